@@ -1,0 +1,291 @@
+//! The check before every call: facts in, decision out, and the permit that a call consumes.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::approval::Approval;
+use crate::clock::{Deadline, Timestamp};
+use crate::descriptor::ToolName;
+use crate::digest::{ArgumentDigest, DescriptorDigest, Fingerprint};
+use crate::gateway::{CallerKey, Target};
+use crate::grant::Grantee;
+use crate::id::{InvocationId, ServerId};
+use crate::json::JsonText;
+use crate::policy::Classification;
+use crate::principal::{Scopes, Subject};
+use crate::readiness::{Readiness, ReadinessFacts};
+use crate::reason::Reason;
+use crate::server::ServerStatus;
+
+/// Decides who may call what. Pure and synchronous: every fact comes in, nothing is read or written.
+///
+/// Implementations fail closed: what they cannot judge is a denial with
+/// [`ReasonCode::PolicyError`](crate::reason::ReasonCode::PolicyError).
+pub trait AdmissionPolicy: Send + Sync + fmt::Debug {
+    /// Whether this call may be made. The first failing step answers.
+    fn decide(&self, facts: &AdmissionFacts) -> Decision;
+
+    /// Whether this server may be started or dialled, and how well it is isolated.
+    fn readiness(&self, facts: &ReadinessFacts) -> Readiness;
+}
+
+/// Everything a decision is made on, read at one moment.
+#[derive(Clone, Debug)]
+pub struct AdmissionFacts {
+    /// The moment of the decision.
+    pub now: Timestamp,
+    /// Whether the server takes part.
+    pub status: ServerStatus,
+    /// Whether it may be started or dialled.
+    pub readiness: Readiness,
+    /// What the last discovery saw of the tool.
+    pub inventory: InventoryFact,
+    /// What an admin decided about the tool, if anything.
+    pub classification: Option<Classification>,
+    /// Where the server runs now.
+    pub fingerprint: Fingerprint,
+    /// What the open session advertised last about the tool.
+    pub session: SessionFact,
+    /// Who calls.
+    pub caller: CallerFact,
+    /// Whether the arguments fit the input schema.
+    pub arguments: ArgumentsFact,
+    /// The tool's calls per minute.
+    pub quota: QuotaFact,
+    /// The approval that was presented, if any.
+    pub approval: Option<Approval>,
+    /// The digest of the arguments.
+    pub argument_digest: ArgumentDigest,
+}
+
+/// What the last discovery saw of a tool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InventoryFact {
+    /// There was no discovery.
+    Absent,
+    /// The tool was not in the list.
+    Unlisted,
+    /// The tool was in the list and cannot be offered.
+    Withheld {
+        /// Why.
+        reason: String,
+    },
+    /// The tool as it was seen.
+    Listed(DescriptorDigest),
+}
+
+/// What an open session advertised last about a tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionFact {
+    /// No session is open. The one that will be opened compares before it sends.
+    NotOpen,
+    /// The tool as the session sees it.
+    Advertised(DescriptorDigest),
+    /// The session does not see the tool.
+    Unlisted,
+}
+
+/// Who calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallerFact {
+    /// The caller.
+    pub subject: Subject,
+    /// The scopes held in the server's project.
+    pub scopes: Scopes,
+    /// The grants that name this server, with the tool each is limited to; already filtered by project.
+    pub grants: Vec<(Grantee, Option<ToolName>)>,
+    /// The tool that is called.
+    pub tool: ToolName,
+    /// The reason of an admin who goes past approval in the playground.
+    pub break_glass: Option<String>,
+}
+
+/// Whether arguments fit the input schema; judged outside, within bounds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ArgumentsFact {
+    /// They fit.
+    Fit,
+    /// They do not.
+    Unfit {
+        /// What does not fit, one line, bounded, no values.
+        problem: String,
+    },
+    /// The schema or the arguments went over the bounds of the check.
+    Unchecked {
+        /// Which bound.
+        problem: String,
+    },
+}
+
+/// The state of the tool's quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuotaFact {
+    /// It has not been asked; it is spent after an `Allow`, and the decision is made again if that fails.
+    NotAsked,
+    /// It is spent.
+    Exhausted {
+        /// When the next call may pass.
+        retry_after: Duration,
+    },
+    /// It could not be asked.
+    Unavailable,
+}
+
+/// The outcome of admission with the reasons for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decision {
+    /// What follows.
+    pub outcome: Outcome,
+    /// Why, the deciding one first; empty for a plain `Allow`.
+    pub reasons: Vec<Reason>,
+}
+
+/// What follows from a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// The call may be made.
+    Allow,
+    /// The call waits for a person.
+    NeedsApproval,
+    /// The call is refused.
+    Deny,
+}
+
+impl Decision {
+    /// A plain yes.
+    pub fn allow() -> Self {
+        Self {
+            outcome: Outcome::Allow,
+            reasons: Vec::new(),
+        }
+    }
+
+    /// A refusal for `reason`.
+    pub fn deny(reason: Reason) -> Self {
+        Self {
+            outcome: Outcome::Deny,
+            reasons: vec![reason],
+        }
+    }
+
+    /// A call that waits for a person.
+    pub fn needs_approval(reason: Reason) -> Self {
+        Self {
+            outcome: Outcome::NeedsApproval,
+            reasons: vec![reason],
+        }
+    }
+}
+
+/// A reserved place at a server: as long as it lives, one of the server's concurrent calls is taken.
+pub struct Slot(Box<dyn Any + Send>);
+
+impl Slot {
+    /// Wraps what the gateway wants to be dropped (or taken back) with the place.
+    pub fn new(place: impl Any + Send) -> Self {
+        Self(Box::new(place))
+    }
+
+    /// Takes back what [`Slot::new`] was given; `None` when it was of another type.
+    pub fn into_inner<T: Any>(self) -> Option<T> {
+        self.0.downcast().ok().map(|place| *place)
+    }
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Slot")
+    }
+}
+
+/// The proof that one call was admitted. Only [`Caliber`](crate::Caliber) makes one; a gateway consumes it.
+///
+/// ```compile_fail
+/// // There is no constructor outside this crate, and no way to copy one.
+/// let permit = caliber_core::admission::Permit {};
+/// ```
+///
+/// ```compile_fail
+/// fn twice(permit: caliber_core::admission::Permit) -> (caliber_core::admission::Permit, caliber_core::admission::Permit) {
+///     (permit.clone(), permit)
+/// }
+/// ```
+#[derive(Debug)]
+pub struct Permit {
+    pub(crate) invocation: InvocationId,
+    pub(crate) server: ServerId,
+    pub(crate) target: Target,
+    pub(crate) tool: ToolName,
+    pub(crate) arguments: JsonText,
+    pub(crate) descriptor_digest: DescriptorDigest,
+    pub(crate) caller: CallerKey,
+    pub(crate) deadline: Deadline,
+    pub(crate) result_bytes: usize,
+    pub(crate) replay_safe: bool,
+    pub(crate) slot: Slot,
+}
+
+impl Permit {
+    /// The call in the ledger.
+    pub fn invocation(&self) -> &InvocationId {
+        &self.invocation
+    }
+
+    /// The server.
+    pub fn server(&self) -> &ServerId {
+        &self.server
+    }
+
+    /// Where it runs, as it was when the call was admitted.
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// The tool.
+    pub fn tool(&self) -> &ToolName {
+        &self.tool
+    }
+
+    /// The arguments, to be sent as they are.
+    pub fn arguments(&self) -> &JsonText {
+        &self.arguments
+    }
+
+    /// The descriptor that was admitted. A session that advertises another one must not send the call.
+    pub fn descriptor_digest(&self) -> DescriptorDigest {
+        self.descriptor_digest
+    }
+
+    /// Whose session the call belongs to.
+    pub fn caller(&self) -> &CallerKey {
+        &self.caller
+    }
+
+    /// The end of everything that is done for the call.
+    pub fn deadline(&self) -> Deadline {
+        self.deadline
+    }
+
+    /// The largest result, in bytes.
+    pub fn result_bytes(&self) -> usize {
+        self.result_bytes
+    }
+
+    /// Whether the operator allows the call to be sent again when its answer was lost.
+    pub fn is_replay_safe(&self) -> bool {
+        self.replay_safe
+    }
+
+    /// Ends the permit and hands the place over, so that it is held for as long as the call runs.
+    pub fn into_slot(self) -> Slot {
+        self.slot
+    }
+}
+
+/// A definition shared by facts, permits and sessions.
+pub type SharedDefinition = Arc<crate::server::ServerDefinition>;

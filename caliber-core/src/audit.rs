@@ -1,0 +1,212 @@
+//! The audit trail: who did what, written in the transaction that did it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Timestamp;
+use crate::id::{AuditId, ProjectId};
+use crate::invocation::{Invocation, Settlement};
+use crate::json::JsonText;
+use crate::principal::{Identity, Principal, Subject, Surface};
+
+/// One entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditEntry {
+    /// Its identifier; later entries sort after earlier ones.
+    pub id: AuditId,
+    /// When.
+    pub at: Timestamp,
+    /// Who.
+    pub actor: Subject,
+    /// How we know who.
+    pub identity: Identity,
+    /// Where the act came in.
+    pub surface: Surface,
+    /// What was done.
+    pub action: AuditAction,
+    /// The kind of thing, such as `mcp_server`.
+    pub entity_type: String,
+    /// The identifier of the thing.
+    pub entity_id: String,
+    /// The project that it belongs to; `None` for the installation.
+    pub project: Option<ProjectId>,
+    /// What else is worth keeping: an object without secrets.
+    pub details: JsonText,
+}
+
+macro_rules! actions {
+    ($($(#[$doc:meta])* $name:ident = $word:literal,)*) => {
+        /// What was done.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[non_exhaustive]
+        pub enum AuditAction {
+            $($(#[$doc])* #[serde(rename = $word)] $name,)*
+        }
+
+        impl AuditAction {
+            /// Every action.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+
+            /// The stable word.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $word),* }
+            }
+        }
+    };
+}
+
+actions! {
+    /// A server was registered.
+    CreateServer = "create_mcp_server",
+    /// A server was changed.
+    UpdateServer = "update_mcp_server",
+    /// A server was removed; the details hold its definition, secrets masked.
+    DeleteServer = "delete_mcp_server",
+    /// A server was registered again from the entry of its removal.
+    RestoreServer = "restore_mcp_server",
+    /// A connection was tried.
+    TestConnection = "test_mcp_connection",
+    /// An admin discovered a server's tools.
+    DiscoverTools = "discover_mcp_tools",
+    /// A session saw another list than the inventory.
+    RefreshInventory = "refresh_mcp_inventory",
+    /// A tool was classified.
+    ClassifyTool = "update_mcp_tool_policy",
+    /// A classification was taken back.
+    DeclassifyTool = "remove_mcp_tool_policy",
+    /// A tool was called, or a call of it refused.
+    InvokeTool = "invoke_mcp_tool",
+    /// A call with effects was committed to.
+    BeginInvocation = "begin_mcp_tool_call",
+    /// Calls without a settlement were settled as unknown.
+    SettleOrphans = "settle_orphaned_calls",
+    /// A call asked for consent.
+    RequestApproval = "request_approval",
+    /// Somebody decided about a call.
+    DecideApproval = "decide_approval",
+    /// A grant was given.
+    CreateGrant = "create_grant",
+    /// A grant was taken back.
+    DeleteGrant = "delete_grant",
+    /// The scopes of a subject were set.
+    SetMembership = "set_membership",
+    /// A token was made.
+    CreateToken = "create_token",
+    /// A token was revoked.
+    RevokeToken = "revoke_token",
+    /// Old records were removed.
+    Prune = "prune_records",
+    /// Stored secrets were encrypted with another key.
+    RotateSecretKey = "rotate_secret_key",
+}
+
+impl fmt::Display for AuditAction {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.as_str())
+    }
+}
+
+impl AuditEntry {
+    /// An entry of `principal` about one thing, now.
+    pub fn new(
+        principal: &Principal,
+        surface: Surface,
+        at: Timestamp,
+        action: AuditAction,
+        entity: (&str, impl fmt::Display),
+        project: Option<ProjectId>,
+        details: JsonText,
+    ) -> Self {
+        Self {
+            id: AuditId::new(),
+            at,
+            actor: principal.subject.clone(),
+            identity: principal.identity.clone(),
+            surface,
+            action,
+            entity_type: entity.0.to_owned(),
+            entity_id: entity.1.to_string(),
+            project,
+            details,
+        }
+    }
+
+    /// The entry of a call that ended.
+    pub fn of_invocation(invocation: &Invocation, settlement: &Settlement) -> Self {
+        let details = serde_json::json!({
+            "invocation_id": invocation.id,
+            "server_name": invocation.server_name,
+            "tool_name": invocation.tool,
+            "outcome": settlement.outcome,
+            "reason_code": settlement.reason,
+            "detail": settlement.detail,
+            "descriptor_digest": invocation.descriptor_digest,
+            "policy_revision": invocation.policy_revision,
+            "argument_digest": invocation.argument_digest,
+            "approval_id": invocation.approval,
+            "break_glass": invocation.break_glass,
+            "duration_us": settlement.duration_us,
+        });
+        Self {
+            id: AuditId::new(),
+            at: settlement.ended_at,
+            actor: invocation.subject.clone(),
+            identity: invocation.identity.clone(),
+            surface: invocation.surface,
+            action: AuditAction::InvokeTool,
+            entity_type: "mcp_server".to_owned(),
+            entity_id: invocation.server.to_string(),
+            project: Some(invocation.project.clone()),
+            details: JsonText::of(&details).unwrap_or_else(|_| JsonText::empty_object()),
+        }
+    }
+}
+
+/// The entries that a change writes: at least one.
+#[derive(Clone, Debug)]
+pub struct AuditEntries {
+    first: AuditEntry,
+    rest: Vec<AuditEntry>,
+}
+
+impl AuditEntries {
+    /// One entry and more.
+    pub fn new(first: AuditEntry, rest: Vec<AuditEntry>) -> Self {
+        Self { first, rest }
+    }
+
+    /// The entries in their order.
+    pub fn iter(&self) -> impl Iterator<Item = &AuditEntry> {
+        std::iter::once(&self.first).chain(&self.rest)
+    }
+}
+
+impl From<AuditEntry> for AuditEntries {
+    fn from(entry: AuditEntry) -> Self {
+        Self::new(entry, Vec::new())
+    }
+}
+
+/// What entries are asked for; `None` does not restrict. Newest first.
+#[derive(Clone, Debug, Default)]
+pub struct AuditQuery {
+    /// Of this kind of thing.
+    pub entity_type: Option<String>,
+    /// About this thing.
+    pub entity_id: Option<String>,
+    /// In these projects.
+    pub projects: Option<Vec<ProjectId>>,
+    /// Of this action.
+    pub action: Option<AuditAction>,
+    /// By this actor.
+    pub actor: Option<Subject>,
+    /// After this entry, oldest first: for following the trail.
+    pub after: Option<AuditId>,
+}
+
+/// Receives a copy of every entry: an export. It may drop; the trail in the store does not.
+pub trait AuditSink: Send + Sync + fmt::Debug {
+    /// Takes one entry without blocking.
+    fn export(&self, entry: &AuditEntry);
+}

@@ -1,0 +1,114 @@
+//! What goes on without being asked for: refreshes, sweeps, retention. Only inside [`Caliber::run`].
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::Caliber;
+use crate::audit::AuditAction;
+use crate::clock::Deadline;
+use crate::error::Result;
+use crate::principal::{Principal, Surface};
+use crate::registry::{Change, Expect};
+
+/// Orphaned calls settled by one sweep.
+const SWEEP_LIMIT: u32 = 1_000;
+/// How often old records are removed.
+const PRUNE_INTERVAL: Duration = Duration::from_secs(60 * 60);
+
+impl Caliber {
+    /// Does the background work until `cancel`, then writes waiting records and ends every session within
+    /// `grace`. Without it calls are just as safe, but inventories refresh only when a call stumbles over a
+    /// change, and orphaned calls stay open.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` when waiting records could not be written within `grace`.
+    pub async fn run(&self, cancel: CancellationToken, grace: Duration) -> Result<()> {
+        let mut sweep = tokio::time::interval(self.inner.settings.sweep_interval);
+        let mut prune = tokio::time::interval(PRUNE_INTERVAL);
+        for interval in [&mut sweep, &mut prune] {
+            interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        }
+        loop {
+            let outcome = tokio::select! {
+                () = cancel.cancelled() => break,
+                listing = self.inner.gateway.next_listing() => self.inner.apply_listing(listing).await,
+                _ = sweep.tick() => self.sweep_orphans().await.map(drop),
+                _ = prune.tick() => self.prune().await.map(drop),
+            };
+            if let Err(error) = outcome {
+                tracing::warn!(%error, "background work failed; it is tried again");
+            }
+        }
+        self.close(grace).await
+    }
+
+    /// Writes waiting records and ends every session within `grace`.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` when waiting records could not be written within `grace`.
+    pub async fn close(&self, grace: Duration) -> Result<()> {
+        let deadline = Deadline::after(grace);
+        self.inner.gateway.close(deadline).await;
+        match tokio::time::timeout_at(deadline.instant(), self.inner.flush_records()).await {
+            Ok(flushed) => flushed,
+            Err(_) => Err(crate::error::Error::new(
+                crate::error::ErrorKind::Unavailable,
+                "call records could not be written within the grace period",
+            )),
+        }
+    }
+
+    /// Settles calls whose lease has run out as unknown; returns how many.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` when the store is away.
+    pub async fn sweep_orphans(&self) -> Result<u64> {
+        self.sweep(
+            AuditAction::SettleOrphans,
+            Change::SettleOrphans { limit: SWEEP_LIMIT },
+        )
+        .await
+    }
+
+    /// Removes records that are older than the settings keep them; returns how many.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` when the store is away.
+    pub async fn prune(&self) -> Result<u64> {
+        let settings = &self.inner.settings;
+        let before = |keep: Duration| {
+            chrono::Duration::from_std(keep)
+                .ok()
+                .and_then(|keep| self.inner.now().checked_sub_signed(keep))
+        };
+        let change = Change::Prune {
+            invocations_before: before(settings.keep_invocations),
+            audit_before: settings.keep_audit.and_then(before),
+            approvals_before: before(settings.keep_invocations),
+        };
+        self.sweep(AuditAction::Prune, change).await
+    }
+
+    /// The entry of a sweep is kept by the store only when the sweep touched something.
+    async fn sweep(&self, action: AuditAction, change: Change) -> Result<u64> {
+        let system = Principal::system();
+        let entity = ("installation", "installation");
+        let audit = self.inner.entry(
+            (&system, Surface::System),
+            action,
+            entity,
+            None,
+            serde_json::json!({}),
+        )?;
+        Ok(self
+            .inner
+            .commit(change, Expect::nothing(), audit)
+            .await?
+            .affected)
+    }
+}

@@ -1,0 +1,665 @@
+//! A call, from end to end.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
+
+use super::{Caliber, Inner, sees};
+use crate::admission::{
+    AdmissionFacts, ArgumentsFact, CallerFact, Decision, InventoryFact, Outcome, Permit, QuotaFact, Slot,
+};
+use crate::approval::{Approval, ApprovalState};
+use crate::audit::AuditAction;
+use crate::clock::{Deadline, Timestamp};
+use crate::descriptor::ToolName;
+use crate::digest::ArgumentDigest;
+use crate::error::{Error, ErrorKind, Result};
+use crate::gateway::{Answer, CallerKey, Target};
+use crate::id::{ApprovalId, InvocationId, ServerId};
+use crate::invocation::{
+    DETAIL_LENGTH, Invocation, InvocationIntent, InvocationOutcome, InvocationRecord, Settlement,
+};
+use crate::json::{JsonLimits, JsonText};
+use crate::policy::{SideEffectLevel, ToolPolicy};
+use crate::principal::{Principal, Surface};
+use crate::quota::QuotaOutcome;
+use crate::reason::{Reason, ReasonCode};
+use crate::registry::{AdmissionQuery, Change, Expect, StoredFacts};
+use crate::schema::{Fit, Part};
+use crate::text::escaped;
+
+/// How often facts are read again when they moved between the decision and the commit of the intent.
+const DECISION_ATTEMPTS: usize = 3;
+/// What a gateway may take beyond the deadline to answer for itself.
+const GATEWAY_GRACE: Duration = Duration::from_millis(500);
+
+/// A call that somebody wants to make.
+#[derive(Clone, Debug)]
+pub struct InvokeRequest {
+    /// Which server.
+    pub server: ServerId,
+    /// Which tool.
+    pub tool: ToolName,
+    /// The arguments: an object, sent as it is.
+    pub arguments: JsonText,
+    /// Where the call came in.
+    pub surface: Surface,
+    /// The consent to spend, when the tool needs one.
+    pub approval: Option<ApprovalId>,
+    /// The reason of an admin who goes past approval; refused from everybody else.
+    pub break_glass: Option<String>,
+    /// A shorter time than the policy, the server or the installation allow.
+    pub timeout: Option<Duration>,
+    /// The inbound session that the call belongs to, where there is one.
+    pub inbound_session: Option<String>,
+}
+
+impl InvokeRequest {
+    /// A plain call.
+    pub fn new(server: ServerId, tool: ToolName, arguments: JsonText, surface: Surface) -> Self {
+        Self {
+            server,
+            tool,
+            arguments,
+            surface,
+            approval: None,
+            break_glass: None,
+            timeout: None,
+            inbound_session: None,
+        }
+    }
+}
+
+/// A call that the tool has answered.
+#[derive(Clone, Debug)]
+pub struct InvokeOutcome {
+    /// The call in the ledger.
+    pub invocation: InvocationId,
+    /// The answer, also when the tool says that it failed.
+    pub answer: Answer,
+    /// From the request to the answer.
+    pub duration: Duration,
+}
+
+impl Caliber {
+    /// Makes one call: admission, ledger, gateway, in this order. Dropping the future cancels the call, upstream
+    /// included; it still ends in exactly one record.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` when the server is absent or hidden. `Denied` and `RateLimited` with the reason code of the
+    /// step that refused. `ApprovalNeeded`, with the request for consent in the context `approval`. `Upstream`,
+    /// `Timeout`, `TooLarge`, `Unavailable`, and `OutcomeUnknown` when the call was sent and its answer was lost.
+    /// Every error of a call that was recorded carries the context `invocation`.
+    pub async fn invoke(&self, principal: &Principal, request: InvokeRequest) -> Result<InvokeOutcome> {
+        let cancel = CancellationToken::new();
+        let guard = cancel.clone().drop_guard();
+        let call = Call {
+            inner: Arc::clone(&self.inner),
+            principal: principal.clone(),
+            request,
+            started: Instant::now(),
+            started_at: self.inner.now(),
+            cancel,
+        };
+        // An owned task: a caller that goes away cannot leave a call without its record.
+        let outcome = tokio::spawn(call.run()).await;
+        drop(guard.disarm());
+        match outcome {
+            Ok(outcome) => outcome,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Err(error) => {
+                Err(Error::new(ErrorKind::Cancelled, "the runtime is shutting down").with_source(error))
+            }
+        }
+    }
+}
+
+/// One call on its way.
+struct Call {
+    inner: Arc<Inner>,
+    principal: Principal,
+    request: InvokeRequest,
+    started: Instant,
+    started_at: Timestamp,
+    cancel: CancellationToken,
+}
+
+/// A call that was allowed, with everything that the rest of the way needs.
+struct Admitted {
+    facts: StoredFacts,
+    policy: ToolPolicy,
+    target: Target,
+    deadline: Deadline,
+}
+
+impl Call {
+    async fn run(self) -> Result<InvokeOutcome> {
+        let inner = &self.inner;
+        inner.refuse_unrecordable()?;
+        if self
+            .request
+            .break_glass
+            .as_ref()
+            .is_some_and(|reason| reason.trim().is_empty() || reason.len() > 1_000)
+        {
+            return Err(Error::invalid("break_glass", "give a reason of 1 to 1,000 bytes"));
+        }
+        let argument_digest = ArgumentDigest::of(self.request.arguments.canonical()?.as_bytes());
+        let reserve_until = self.deadline(None, None);
+        let slot = tokio::select! {
+            slot = inner.gateway.reserve(&self.request.server, reserve_until) => slot,
+            () = self.cancel.cancelled() => Err(cancelled()),
+        };
+        let facts = self.facts().await?;
+        let mut invocation = self.invocation(&facts, argument_digest);
+        let slot = match slot {
+            Ok(slot) => slot,
+            Err(error) => return self.refuse(invocation, error),
+        };
+        match self.admit(facts, &mut invocation, argument_digest).await {
+            Ok((admitted, begun)) => self.make(admitted, begun, invocation, slot).await,
+            Err(error) => self.refuse(invocation, error),
+        }
+    }
+
+    /// The facts of the store, if the caller may see the server.
+    async fn facts(&self) -> Result<StoredFacts> {
+        let query = AdmissionQuery {
+            server: self.request.server.clone(),
+            tool: self.request.tool.clone(),
+            subject: self.principal.subject.clone(),
+            project: self.principal.project.clone(),
+            approval: self.request.approval.clone(),
+        };
+        let facts = self.inner.registry.admission(&query).await?;
+        let facts = facts.filter(|facts| sees(&self.principal, &facts.server));
+        facts.ok_or_else(|| Error::not_found("server", self.request.server.as_str()))
+    }
+
+    fn invocation(&self, facts: &StoredFacts, argument_digest: ArgumentDigest) -> Invocation {
+        Invocation {
+            id: InvocationId::new(),
+            started_at: self.started_at,
+            subject: self.principal.subject.clone(),
+            identity: self.principal.identity.clone(),
+            surface: self.request.surface,
+            project: facts.server.project.clone(),
+            server: facts.server.id.clone(),
+            server_name: facts.server.definition.name.clone(),
+            tool: self.request.tool.clone(),
+            descriptor_digest: facts.tool.as_ref().map(|tool| tool.digest),
+            policy_revision: facts.classification.as_ref().map(|bound| bound.revision),
+            side_effect_level: facts
+                .classification
+                .as_ref()
+                .map(|bound| bound.policy.side_effect_level),
+            argument_digest,
+            approval: None,
+            break_glass: self.request.break_glass.clone(),
+        }
+    }
+
+    /// Decides, spends the quota, and commits the intent where there may be an effect. Returns whether an
+    /// intent was committed.
+    async fn admit(
+        &self,
+        mut facts: StoredFacts,
+        invocation: &mut Invocation,
+        argument_digest: ArgumentDigest,
+    ) -> Result<(Admitted, bool)> {
+        let mut quota_spent = false;
+        for _ in 0..DECISION_ATTEMPTS {
+            *invocation = Invocation {
+                id: invocation.id.clone(),
+                ..self.invocation(&facts, argument_digest)
+            };
+            let target = self.inner.target(&facts.server);
+            let mut question = self.question(&facts, &target, argument_digest).await;
+            self.decide(&question).await?;
+            let Some(policy) = facts.classification.as_ref().map(|bound| bound.policy.clone()) else {
+                return Err(contradiction(
+                    "the policy allowed a call without a classification",
+                ));
+            };
+            if let Some(limit) = policy.rate_limit_per_minute
+                && !quota_spent
+            {
+                question.quota = self.spend(limit).await;
+                if question.quota == QuotaFact::NotAsked {
+                    quota_spent = true;
+                } else {
+                    self.decide(&question).await?;
+                    return Err(contradiction("the policy allowed a call beyond its rate"));
+                }
+            }
+            let deadline = self.deadline(policy.timeout(), facts.server.definition.limits.timeout());
+            let spends_approval = policy.requires_approval && self.request.break_glass.is_none();
+            invocation.approval = if spends_approval {
+                self.request.approval.clone()
+            } else {
+                None
+            };
+            let begun = policy.side_effect_level > SideEffectLevel::Read || spends_approval;
+            if begun {
+                match self.begin(invocation, &facts.expect, deadline).await {
+                    Ok(()) => {}
+                    // Something moved between the decision and the commit: decide again on what is there now.
+                    Err(error) if error.reason() == Some(ReasonCode::StaleRevision) => {
+                        facts = self.facts().await?;
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            return Ok((
+                Admitted {
+                    facts,
+                    policy,
+                    target,
+                    deadline,
+                },
+                begun,
+            ));
+        }
+        Err(Error::new(
+            ErrorKind::Conflict,
+            "what the call was decided on keeps changing; try again",
+        )
+        .with_reason(ReasonCode::StaleRevision))
+    }
+
+    /// Gathers what the policy decides on.
+    async fn question(
+        &self,
+        facts: &StoredFacts,
+        target: &Target,
+        argument_digest: ArgumentDigest,
+    ) -> AdmissionFacts {
+        let inner = &self.inner;
+        let inventory = match (&facts.tool, &facts.withheld) {
+            _ if !facts.discovered => InventoryFact::Absent,
+            (Some(tool), _) => InventoryFact::Listed(tool.digest),
+            (None, Some(reason)) => InventoryFact::Withheld {
+                reason: reason.clone(),
+            },
+            (None, None) => InventoryFact::Unlisted,
+        };
+        let session = inner.gateway.session(target, &self.caller(), &self.request.tool);
+        AdmissionFacts {
+            now: inner.now(),
+            status: facts.server.status,
+            readiness: inner.readiness(target).await,
+            inventory,
+            classification: facts.classification.clone(),
+            fingerprint: target.definition.fingerprint(),
+            session,
+            caller: CallerFact {
+                subject: self.principal.subject.clone(),
+                scopes: self.principal.scopes_in(&facts.server.project),
+                grants: facts
+                    .grants
+                    .iter()
+                    .map(|grant| (grant.grantee.clone(), grant.tool.clone()))
+                    .collect(),
+                tool: self.request.tool.clone(),
+                break_glass: self.request.break_glass.clone(),
+            },
+            arguments: self.check_arguments(facts).await,
+            quota: QuotaFact::NotAsked,
+            approval: facts.approval.clone(),
+            argument_digest,
+        }
+    }
+
+    async fn check_arguments(&self, facts: &StoredFacts) -> ArgumentsFact {
+        let arguments = &self.request.arguments;
+        let Some(tool) = &facts.tool else {
+            // Admission ends at an earlier step; nothing is judged here.
+            return ArgumentsFact::Unchecked {
+                problem: "the tool is not in the inventory".to_owned(),
+            };
+        };
+        if !arguments.is_object() {
+            return ArgumentsFact::Unfit {
+                problem: "the arguments are no JSON object".to_owned(),
+            };
+        }
+        if arguments.as_str().len() > JsonLimits::ARGUMENTS.bytes {
+            let limit = JsonLimits::ARGUMENTS.bytes;
+            return ArgumentsFact::Unchecked {
+                problem: format!("the arguments are larger than {limit} bytes"),
+            };
+        }
+        match self
+            .inner
+            .schemas
+            .check(tool.digest, Part::Input, &tool.input_schema, arguments)
+            .await
+        {
+            Fit::Fits => ArgumentsFact::Fit,
+            Fit::Unfit(problem) => ArgumentsFact::Unfit { problem },
+            Fit::Unchecked(problem) => ArgumentsFact::Unchecked { problem },
+        }
+    }
+
+    /// Asks the policy; everything but a plain yes becomes the error that the caller gets.
+    async fn decide(&self, question: &AdmissionFacts) -> Result<()> {
+        let Decision { outcome, reasons } = self.inner.policy.decide(question);
+        let reason = reasons.into_iter().next();
+        match outcome {
+            Outcome::Allow => Ok(()),
+            Outcome::Deny => Err(denial(reason, question.quota)),
+            Outcome::NeedsApproval => {
+                let (InventoryFact::Listed(digest), true) =
+                    (&question.inventory, self.request.approval.is_none())
+                else {
+                    return Err(denial(reason, question.quota));
+                };
+                let now = question.now;
+                let lifetime = chrono::Duration::from_std(self.inner.settings.approval_lifetime)
+                    .unwrap_or(chrono::Duration::hours(1));
+                let approval = Approval {
+                    id: ApprovalId::new(),
+                    project: self.facts().await?.server.project,
+                    server: self.request.server.clone(),
+                    tool: self.request.tool.clone(),
+                    descriptor_digest: *digest,
+                    arguments: self.request.arguments.clone(),
+                    argument_digest: question.argument_digest,
+                    requested_by: self.principal.subject.clone(),
+                    requested_at: now,
+                    expires_at: now.checked_add_signed(lifetime).unwrap_or(now),
+                    state: ApprovalState::Pending,
+                };
+                let id = self
+                    .inner
+                    .request_approval((&self.principal, self.request.surface), approval)
+                    .await?;
+                let text = reason.map_or_else(
+                    || "the call needs a person's consent".to_owned(),
+                    |reason| reason.text,
+                );
+                Err(Error::new(ErrorKind::ApprovalNeeded, text)
+                    .with_reason(ReasonCode::ApprovalRequired)
+                    .with_context("approval", id.as_str()))
+            }
+        }
+    }
+
+    async fn spend(&self, limit: u32) -> QuotaFact {
+        let key = format!("{}/{}", self.request.server, self.request.tool);
+        match self.inner.quotas.spend(&key, limit).await {
+            Ok(QuotaOutcome::Spent) => QuotaFact::NotAsked,
+            Ok(QuotaOutcome::Exhausted { retry_after }) => QuotaFact::Exhausted { retry_after },
+            Err(error) => {
+                tracing::warn!(%error, "a quota could not be asked; the call is refused");
+                QuotaFact::Unavailable
+            }
+        }
+    }
+
+    async fn begin(&self, invocation: &Invocation, expect: &Expect, deadline: Deadline) -> Result<()> {
+        let lease = deadline.remaining() + self.inner.settings.lease_margin;
+        let intent = InvocationIntent {
+            invocation: invocation.clone(),
+            owner: self.inner.instance.clone(),
+            lease_ms: u64::try_from(lease.as_millis()).unwrap_or(u64::MAX),
+        };
+        let details = serde_json::json!({
+            "invocation_id": invocation.id,
+            "tool_name": invocation.tool,
+            "side_effect_level": invocation.side_effect_level,
+            "approval_id": invocation.approval,
+            "break_glass": invocation.break_glass,
+        });
+        let who = (&self.principal, self.request.surface);
+        let entity = ("mcp_server", invocation.server.as_str());
+        let audit = self.inner.entry(
+            who,
+            AuditAction::BeginInvocation,
+            entity,
+            Some(&invocation.project),
+            details,
+        )?;
+        let change = Change::BeginInvocation {
+            intent: Box::new(intent),
+        };
+        self.inner.commit(change, expect.clone(), audit).await.map(drop)
+    }
+
+    /// Makes the call that was admitted, and settles it.
+    async fn make(
+        self,
+        admitted: Admitted,
+        begun: bool,
+        invocation: Invocation,
+        slot: Slot,
+    ) -> Result<InvokeOutcome> {
+        let Admitted {
+            facts,
+            policy,
+            target,
+            deadline,
+        } = admitted;
+        let Some(tool) = &facts.tool else {
+            return self
+                .settle(
+                    invocation,
+                    begun,
+                    Err(contradiction("an admitted tool is not in the inventory")),
+                )
+                .await;
+        };
+        let limits = &target.definition.limits;
+        let result_bytes = [policy.result_bytes, limits.result_bytes]
+            .into_iter()
+            .flatten()
+            .min()
+            .and_then(|bytes| usize::try_from(bytes).ok())
+            .unwrap_or(self.inner.settings.result_bytes);
+        let permit = Permit {
+            invocation: invocation.id.clone(),
+            server: invocation.server.clone(),
+            target: target.clone(),
+            tool: invocation.tool.clone(),
+            arguments: self.request.arguments.clone(),
+            descriptor_digest: tool.digest,
+            caller: self.caller(),
+            deadline,
+            result_bytes,
+            replay_safe: policy.replay_safe,
+            slot,
+        };
+        let answer = tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => Err(cancelled()),
+            answer = self.inner.gateway.call(permit) => answer,
+            () = tokio::time::sleep_until(deadline.instant() + GATEWAY_GRACE) => Err(
+                Error::new(ErrorKind::Timeout, "the call did not end by its deadline").with_reason(ReasonCode::Timeout)
+            ),
+        };
+        let answer = match answer {
+            Ok(answer) => self.check_result(&facts, answer).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = &answer
+            && matches!(
+                error.reason(),
+                Some(ReasonCode::Drifted | ReasonCode::ToolUnknown)
+            )
+            && let Err(error) = self.inner.apply_waiting_listings().await
+        {
+            tracing::warn!(%error, "a changed listing could not be stored");
+        }
+        self.settle(invocation, begun, answer).await
+    }
+
+    /// A result that promises structure must have it. What a tool says about its own failure is passed on as it is.
+    async fn check_result(&self, facts: &StoredFacts, answer: Answer) -> Result<Answer> {
+        let Some(tool) = &facts.tool else {
+            return Ok(answer);
+        };
+        let Some(schema) = &tool.output_schema else {
+            return Ok(answer);
+        };
+        if answer.is_error {
+            return Ok(answer);
+        }
+        let problem = match answer.result.member("structuredContent") {
+            None => "the tool promises structured content and sent none".to_owned(),
+            Some(structured) => match self
+                .inner
+                .schemas
+                .check(tool.digest, Part::Output, schema, &structured)
+                .await
+            {
+                Fit::Fits => return Ok(answer),
+                Fit::Unfit(problem) => format!("the result does not fit the tool's output schema: {problem}"),
+                Fit::Unchecked(problem) => format!("the result could not be checked: {problem}"),
+            },
+        };
+        Err(Error::new(ErrorKind::Upstream, problem).with_reason(ReasonCode::ResultInvalid))
+    }
+
+    /// Records a call that was refused before anything was sent.
+    fn refuse(self, invocation: Invocation, error: Error) -> Result<InvokeOutcome> {
+        let settlement = self.settlement(&Err(&error));
+        let error = error.with_context("invocation", invocation.id.as_str());
+        self.inner.record(InvocationRecord {
+            invocation,
+            settlement: Some(settlement),
+        });
+        Err(error)
+    }
+
+    /// Records how a call ended, and answers.
+    async fn settle(
+        self,
+        invocation: Invocation,
+        begun: bool,
+        answer: Result<Answer>,
+    ) -> Result<InvokeOutcome> {
+        let settlement = self.settlement(&answer.as_ref());
+        let id = invocation.id.clone();
+        if begun {
+            self.settle_intent(&invocation, settlement).await;
+        } else {
+            self.inner.record(InvocationRecord {
+                invocation,
+                settlement: Some(settlement),
+            });
+        }
+        match answer {
+            Ok(answer) => Ok(InvokeOutcome {
+                invocation: id,
+                answer,
+                duration: self.started.elapsed(),
+            }),
+            Err(error) => Err(error.with_context("invocation", id.as_str())),
+        }
+    }
+
+    /// The call has happened: its caller gets the answer even when the store fails now. The lease then runs out,
+    /// and a sweep settles the call as unknown.
+    async fn settle_intent(&self, invocation: &Invocation, settlement: Settlement) {
+        for attempt in 0..3u32 {
+            let audit = crate::audit::AuditEntry::of_invocation(invocation, &settlement).into();
+            let change = Change::SettleInvocation {
+                id: invocation.id.clone(),
+                settlement: Box::new(settlement.clone()),
+            };
+            match self.inner.commit(change, Expect::nothing(), audit).await {
+                Ok(_) => return,
+                Err(error) if error.kind() == ErrorKind::Conflict => return,
+                Err(error) => {
+                    tracing::warn!(%error, invocation = %invocation.id, attempt, "a call could not be settled");
+                    tokio::time::sleep(Duration::from_millis(50) * 2u32.pow(attempt)).await;
+                }
+            }
+        }
+    }
+
+    fn settlement(&self, answer: &Result<&Answer, &Error>) -> Settlement {
+        let (outcome, reason, detail, result_bytes) = match answer {
+            Ok(answer) => {
+                let outcome = if answer.is_error {
+                    InvocationOutcome::ToolError
+                } else {
+                    InvocationOutcome::Ok
+                };
+                (
+                    outcome,
+                    None,
+                    None,
+                    u64::try_from(answer.result.as_str().len()).ok(),
+                )
+            }
+            Err(error) => {
+                let detail = escaped(error.message(), DETAIL_LENGTH / 4);
+                (outcome_of(error), error.reason(), Some(detail), None)
+            }
+        };
+        let duration = self.started.elapsed();
+        Settlement {
+            outcome,
+            reason,
+            detail,
+            ended_at: self.inner.now(),
+            duration_us: u64::try_from(duration.as_micros()).unwrap_or(u64::MAX),
+            result_bytes,
+        }
+    }
+
+    /// The one absolute deadline, counted from the request: the shortest of what the caller, the policy and the
+    /// server say; the setting of the installation where none of them speaks.
+    fn deadline(&self, policy: Option<Duration>, server: Option<Duration>) -> Deadline {
+        let spoken = [self.request.timeout, policy, server].into_iter().flatten().min();
+        let length = spoken.unwrap_or(self.inner.settings.call_timeout);
+        Deadline::after(length.saturating_sub(self.started.elapsed()))
+    }
+
+    fn caller(&self) -> CallerKey {
+        CallerKey {
+            subject: self.principal.subject.clone(),
+            inbound_session: self.request.inbound_session.clone(),
+        }
+    }
+}
+
+fn cancelled() -> Error {
+    Error::new(ErrorKind::Cancelled, "the caller gave up").with_reason(ReasonCode::Cancelled)
+}
+
+fn contradiction(text: &str) -> Error {
+    Error::new(ErrorKind::Denied, text).with_reason(ReasonCode::PolicyError)
+}
+
+fn denial(reason: Option<Reason>, quota: QuotaFact) -> Error {
+    let reason =
+        reason.unwrap_or_else(|| Reason::new(ReasonCode::PolicyError, "the policy refused without a reason"));
+    let kind = match reason.code {
+        ReasonCode::RateLimited => ErrorKind::RateLimited,
+        ReasonCode::QuotaUnavailable => ErrorKind::Unavailable,
+        _ => ErrorKind::Denied,
+    };
+    let error = Error::new(kind, reason.text).with_reason(reason.code);
+    match quota {
+        QuotaFact::Exhausted { retry_after } => {
+            error.with_context("retry_after_ms", retry_after.as_millis().to_string())
+        }
+        _ => error,
+    }
+}
+
+/// The terminal outcome that an error stands for.
+fn outcome_of(error: &Error) -> InvocationOutcome {
+    match error.kind() {
+        ErrorKind::OutcomeUnknown => InvocationOutcome::OutcomeUnknown,
+        ErrorKind::Timeout => InvocationOutcome::Timeout,
+        ErrorKind::Cancelled => InvocationOutcome::Cancelled,
+        ErrorKind::Upstream | ErrorKind::TooLarge => InvocationOutcome::UpstreamError,
+        _ => InvocationOutcome::Denied,
+    }
+}

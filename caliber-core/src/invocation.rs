@@ -1,0 +1,135 @@
+//! The ledger of calls: each call ends in exactly one terminal record.
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Timestamp;
+use crate::descriptor::ToolName;
+use crate::digest::{ArgumentDigest, DescriptorDigest};
+use crate::id::{ApprovalId, InstanceId, InvocationId, ProjectId, ServerId};
+use crate::policy::SideEffectLevel;
+use crate::principal::{Identity, Subject, Surface};
+use crate::reason::ReasonCode;
+use crate::registry::Revision;
+use crate::server::ServerName;
+
+/// The longest detail text of a record, in bytes.
+pub const DETAIL_LENGTH: usize = 1024;
+
+/// Who called what, under which decision: the part of a record that is known before anything is sent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Invocation {
+    /// Its identifier.
+    pub id: InvocationId,
+    /// When the call was asked for.
+    pub started_at: Timestamp,
+    /// Who called.
+    pub subject: Subject,
+    /// How we know who called.
+    pub identity: Identity,
+    /// Where the call came in.
+    pub surface: Surface,
+    /// The project of the server.
+    pub project: ProjectId,
+    /// The server.
+    pub server: ServerId,
+    /// Its name at the time.
+    pub server_name: ServerName,
+    /// The tool, as the caller wrote it, if it can be a tool at all.
+    pub tool: ToolName,
+    /// The tool as it was admitted or refused; `None` when it is not in the inventory.
+    pub descriptor_digest: Option<DescriptorDigest>,
+    /// The revision of the classification that decided.
+    pub policy_revision: Option<Revision>,
+    /// How far the call reaches, as classified.
+    pub side_effect_level: Option<SideEffectLevel>,
+    /// What was asked; the arguments themselves are not kept.
+    pub argument_digest: ArgumentDigest,
+    /// The approval that the call spends.
+    pub approval: Option<ApprovalId>,
+    /// The reason of an admin who went past approval.
+    pub break_glass: Option<String>,
+}
+
+/// A call that has been committed to before a byte is sent. Its lease lies in the time of the store; when it
+/// runs out without a settlement, a sweep settles the call as [`InvocationOutcome::OutcomeUnknown`].
+#[derive(Clone, Debug)]
+pub struct InvocationIntent {
+    /// The call.
+    pub invocation: Invocation,
+    /// The instance that makes it.
+    pub owner: InstanceId,
+    /// How long the instance has, in milliseconds from the commit.
+    pub lease_ms: u64,
+}
+
+/// How a call ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settlement {
+    /// The class.
+    pub outcome: InvocationOutcome,
+    /// The code of a refusal or failure.
+    pub reason: Option<ReasonCode>,
+    /// One line for people, at most [`DETAIL_LENGTH`] bytes, no secret, no argument, no result.
+    pub detail: Option<String>,
+    /// When it ended.
+    pub ended_at: Timestamp,
+    /// How long it took, in microseconds.
+    pub duration_us: u64,
+    /// The size of the result, in bytes.
+    pub result_bytes: Option<u64>,
+}
+
+/// The terminal outcomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InvocationOutcome {
+    /// The tool answered.
+    Ok,
+    /// The tool answered that it failed.
+    ToolError,
+    /// The upstream failed or broke the protocol, and nothing can have taken effect, or it said so.
+    UpstreamError,
+    /// Admission refused.
+    Denied,
+    /// The deadline passed.
+    Timeout,
+    /// The caller gave up.
+    Cancelled,
+    /// The call was sent and its answer was lost.
+    OutcomeUnknown,
+}
+
+impl InvocationOutcome {
+    /// All outcomes.
+    pub const ALL: [Self; 7] = [
+        Self::Ok,
+        Self::ToolError,
+        Self::UpstreamError,
+        Self::Denied,
+        Self::Timeout,
+        Self::Cancelled,
+        Self::OutcomeUnknown,
+    ];
+
+    /// The word, as on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::ToolError => "tool_error",
+            Self::UpstreamError => "upstream_error",
+            Self::Denied => "denied",
+            Self::Timeout => "timeout",
+            Self::Cancelled => "cancelled",
+            Self::OutcomeUnknown => "outcome_unknown",
+        }
+    }
+}
+
+/// A call in the ledger. Without a settlement it is under way, or its instance has died and the sweep is due.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InvocationRecord {
+    /// The call.
+    pub invocation: Invocation,
+    /// How it ended.
+    pub settlement: Option<Settlement>,
+}
