@@ -1,0 +1,3 @@
+//! Database servers.
+
+pub mod relational;
