@@ -1,1 +1,3 @@
-fn main() {}
+//! The control plane as a whole: against real servers, hostile servers, and through the command.
+
+mod architecture;
