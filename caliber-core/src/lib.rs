@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+pub mod address;
 pub mod admission;
 pub mod approval;
 pub mod audit;
