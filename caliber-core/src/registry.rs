@@ -29,6 +29,9 @@ use crate::token::TokenRecord;
 /// the expected revisions under a lock, so that two changes that are each fine cannot add up to a wrong state;
 /// a read sees every commit that returned before it began, on every replica; dropping a future leaves no
 /// transaction open (a commit that was handed over may still happen); lists are paged and never carry secrets.
+/// A refused commit changes nothing and leaves no audit entry. Expected revisions are checked before anything
+/// else, so that what was decided on a thing that has gone is stale. The suite in `conformance::registry`
+/// says all of it in cases.
 #[async_trait]
 pub trait Registry: Send + Sync + fmt::Debug {
     /// Makes one change.
@@ -109,7 +112,8 @@ pub trait Registry: Send + Sync + fmt::Debug {
     async fn ping(&self) -> Result<()>;
 }
 
-/// Counts the changes of one thing; zero before the first.
+/// Counts the changes of one thing; zero while the thing is absent. A thing that comes back counts on from where
+/// it ended, so that no revision ever names two states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Revision(pub u64);
@@ -187,7 +191,8 @@ pub enum Change {
         /// The literal secrets behind `secret://` references, to be encrypted.
         secrets: Vec<NewSecret>,
     },
-    /// A server with another definition, status, owner or visibility; the store sets the next revision.
+    /// A server with another definition, status, owner or visibility; the store sets the next revision, and
+    /// keeps project, creation and how connections went as they are.
     /// A changed fingerprint drifts every classification of the server. Stored secrets that the new
     /// definition no longer refers to are removed. Moves [`Entity::Server`].
     UpdateServer {
@@ -275,8 +280,9 @@ pub enum Change {
         /// The approval in its new state.
         approval: Box<Approval>,
     },
-    /// A call with effects, before a byte is sent; spends its approval, if it has one (`Conflict` when that is
-    /// not approved, expired in store time, or spent).
+    /// A call with effects, before a byte is sent; spends its approval, if it has one (`Conflict` with
+    /// [`ApprovalInvalid`](crate::reason::ReasonCode::ApprovalInvalid) when that is not approved, expired in store
+    /// time, or spent; `NotFound` when there is none). Moves [`Entity::Approval`], if it spends one.
     BeginInvocation {
         /// The call with its lease.
         intent: Box<InvocationIntent>,
@@ -288,7 +294,9 @@ pub enum Change {
         /// How it ended.
         settlement: Box<Settlement>,
     },
-    /// Calls that began and ended without an intent: reads and refusals.
+    /// Calls that began and ended without an intent: reads and refusals. A call that is in the ledger already is
+    /// left as it is, and so is an audit entry that is there: whoever does not know whether a commit happened
+    /// makes it again.
     RecordInvocations {
         /// The calls, each with its settlement.
         records: Vec<InvocationRecord>,

@@ -1,0 +1,123 @@
+//! Pages of the reference registry, and what its lists show.
+
+use std::str::FromStr;
+
+use crate::audit::{AuditEntry, AuditQuery};
+use crate::error::{Error, Result};
+use crate::page::{Page, PageRequest};
+use crate::registry::ServerQuery;
+use crate::server::ServerSummary;
+
+/// The key that the last page ended with.
+pub(super) fn after<K: FromStr>(page: &PageRequest) -> Result<Option<K>> {
+    let foreign = |_| {
+        Error::invalid(
+            "cursor",
+            "it does not come from a page of this list; begin without one",
+        )
+    };
+    page.cursor
+        .as_deref()
+        .map(str::parse)
+        .transpose()
+        .map_err(foreign)
+}
+
+/// The first items of `rest`, each with its key.
+pub(super) fn page<T>(rest: impl Iterator<Item = (String, T)>, page: &PageRequest) -> Page<T> {
+    let limit = page.bounded_limit();
+    let mut taken: Vec<_> = rest.take(limit + 1).collect();
+    let more = taken.len() > limit;
+    taken.truncate(limit);
+    let next = if more {
+        taken.last().map(|(key, _)| key.clone())
+    } else {
+        None
+    };
+    Page {
+        items: taken.into_iter().map(|(_, item)| item).collect(),
+        next,
+    }
+}
+
+/// A page of what sorts by time, the oldest first.
+pub(super) fn oldest_first<'a, K, T>(
+    all: impl Iterator<Item = (&'a K, &'a T)>,
+    request: &PageRequest,
+) -> Result<Page<T>>
+where
+    K: FromStr + Ord + ToString + 'a,
+    T: Clone + 'a,
+{
+    let after: Option<K> = after(request)?;
+    let rest = all.filter(|(key, _)| after.as_ref().is_none_or(|after| *key > after));
+    Ok(page(
+        rest.map(|(key, item)| (key.to_string(), item.clone())),
+        request,
+    ))
+}
+
+/// A page of what sorts by time, the newest first.
+pub(super) fn newest_first<'a, K, T>(
+    all: impl DoubleEndedIterator<Item = (&'a K, &'a T)>,
+    request: &PageRequest,
+) -> Result<Page<T>>
+where
+    K: FromStr + Ord + ToString + 'a,
+    T: Clone + 'a,
+{
+    let after: Option<K> = after(request)?;
+    let rest = all
+        .rev()
+        .filter(|(key, _)| after.as_ref().is_none_or(|after| *key < after));
+    Ok(page(
+        rest.map(|(key, item)| (key.to_string(), item.clone())),
+        request,
+    ))
+}
+
+/// Whether a list of servers shows `server`.
+pub(super) fn matches(query: &ServerQuery, server: &ServerSummary) -> bool {
+    let ServerQuery {
+        viewer,
+        status,
+        failing,
+        transport,
+        text,
+    } = query;
+    let holds = |text: &String| {
+        let text = text.to_ascii_lowercase();
+        [server.name.as_str(), &server.description, &server.location]
+            .into_iter()
+            .any(|place| place.to_ascii_lowercase().contains(&text))
+    };
+    viewer
+        .as_ref()
+        .is_none_or(|viewer| viewer.sees(&server.owner, &server.project, server.visibility))
+        && status.is_none_or(|status| status == server.status)
+        && failing.is_none_or(|failing| failing == server.connection_error.is_some())
+        && transport
+            .as_ref()
+            .is_none_or(|transport| *transport == server.transport)
+        && text.as_ref().is_none_or(holds)
+}
+
+/// Whether a query of the trail asks for `entry`.
+pub(super) fn matches_entry(query: &AuditQuery, entry: &AuditEntry) -> bool {
+    let AuditQuery {
+        entity_type,
+        entity_id,
+        projects,
+        action,
+        actor,
+        after: _,
+    } = query;
+    let in_projects = |projects: &Vec<_>| entry.project.as_ref().is_some_and(|own| projects.contains(own));
+    entity_type
+        .as_ref()
+        .is_none_or(|wanted| *wanted == entry.entity_type)
+        && entity_id.as_ref().is_none_or(|wanted| *wanted == entry.entity_id)
+        && projects.as_ref().is_none_or(in_projects)
+        && action.is_none_or(|wanted| wanted == entry.action)
+        && actor.as_ref().is_none_or(|wanted| *wanted == entry.actor)
+}
