@@ -120,7 +120,7 @@ impl RelationalServer {
             .map_err(|problem| {
                 Error::new(
                     ErrorKind::Database,
-                    format!("the database cannot be used: {problem}"),
+                    format!("the database cannot be used: {}", problem.message()),
                 )
             })?;
         Ok(Self {

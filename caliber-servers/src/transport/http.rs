@@ -220,10 +220,6 @@ async fn accept(
                 continue;
             }
         };
-        // Without it a kept-alive client waits some 40 ms for each answer.
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "no-delay could not be set");
-        }
         let connection = serve_connection(stream, router.clone(), options.head_timeout, cancel.clone());
         connections.spawn(async move {
             connection.await;
@@ -250,6 +246,10 @@ async fn next_connection(
         .await
         .map_err(std::io::Error::other)?;
     let (stream, _) = listener.accept().await?;
+    // Otherwise an answer that is written in pieces waits some 40 ms for the client to acknowledge the first one.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "no-delay could not be set");
+    }
     Ok((stream, place))
 }
 
@@ -274,5 +274,20 @@ async fn serve_connection(
     };
     if let Err(error) = ended {
         tracing::debug!(%error, "a connection ended early");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn accepted_connections_do_not_delay_small_writes() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, _place) = next_connection(&listener, &Arc::new(Semaphore::new(1)))
+            .await
+            .unwrap();
+        assert!(stream.nodelay().unwrap());
     }
 }

@@ -12,6 +12,7 @@ fn exercise(client: &mut dyn Client, modern: bool) {
     for tool in tools {
         assert_eq!(tool["inputSchema"]["type"], "object", "{tool}");
         assert_eq!(tool["inputSchema"]["additionalProperties"], false, "{tool}");
+        assert!(tool["inputSchema"]["properties"].is_object(), "{tool}");
         assert_eq!(tool["outputSchema"]["type"], "object", "{tool}");
         assert_eq!(tool["annotations"]["readOnlyHint"], true);
         assert_eq!(tool["annotations"]["destructiveHint"], false);
@@ -21,10 +22,13 @@ fn exercise(client: &mut dyn Client, modern: bool) {
     }
     assert_eq!(tools[2]["inputSchema"]["required"], json!(["sql"]));
     if modern {
-        assert_eq!(listed["ttlMs"], 0);
+        assert_eq!(
+            (&listed["ttlMs"], &listed["cacheScope"]),
+            (&json!(0), &json!("private"))
+        );
         assert_eq!(listed["resultType"], "complete");
     } else {
-        assert!(listed.get("resultType").is_none());
+        assert!(listed.get("resultType").is_none() && listed.get("ttlMs").is_none());
     }
 
     assert_eq!(

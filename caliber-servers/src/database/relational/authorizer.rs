@@ -182,4 +182,38 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn the_authorizer_alone_keeps_a_writable_connection_from_writing() {
+        let connection = Connection::open_in_memory().unwrap();
+        connection
+            .execute_batch("CREATE TABLE t (a); INSERT INTO t VALUES (1)")
+            .unwrap();
+        let authorizer = Authorizer::install(&connection).unwrap();
+        for phase in [Phase::Server, Phase::Caller, Phase::Running] {
+            for sql in [
+                "INSERT INTO t VALUES (2)",
+                "DELETE FROM t",
+                "UPDATE t SET a = 2",
+                "DROP TABLE t",
+                "CREATE TABLE u (a)",
+                "CREATE TEMP TABLE u (a)",
+                "ATTACH ':memory:' AS other",
+                "VACUUM INTO '/nowhere'",
+                "PRAGMA user_version = 1",
+                "BEGIN",
+                "SELECT load_extension('x')",
+            ] {
+                authorizer.enter(phase);
+                let error = connection.execute_batch(sql).unwrap_err();
+                if phase == Phase::Caller {
+                    assert!(authorizer.refusal_behind(&error).is_some(), "{sql}: {error}");
+                }
+            }
+            assert_eq!(
+                connection.query_row("SELECT a FROM t", [], |row| row.get(0)),
+                Ok(1)
+            );
+        }
+    }
 }

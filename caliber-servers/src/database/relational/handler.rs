@@ -54,8 +54,8 @@ impl ServerHandler for RelationalServer {
                 tools::described(&self.inner.tools, descriptions)
             }
         };
-        // A description may change at any time, so nobody may keep the list.
-        Ok(ListToolsResult::with_all_items(listed).with_ttl_ms(0))
+        // rmcp marks the list as stale at once and as private where the protocol asks for it, and that is right here.
+        Ok(ListToolsResult::with_all_items(listed))
     }
 
     async fn call_tool(

@@ -69,6 +69,11 @@ impl ToolError {
         }
     }
 
+    /// The text without the code, for the operator.
+    pub(super) fn message(&self) -> &str {
+        &self.message
+    }
+
     pub(super) fn timeout() -> Self {
         Self::new(
             Failure::Timeout,

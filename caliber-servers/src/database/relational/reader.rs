@@ -167,3 +167,70 @@ fn set_sqlite_limits(connection: &Connection, limits: &Limits) -> rusqlite::Resu
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::hooks::{AuthContext, Authorization};
+
+    use super::*;
+
+    #[test]
+    fn the_connection_alone_cannot_write() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().canonicalize().unwrap().join("sample.db");
+        Connection::open(&path)
+            .unwrap()
+            .execute_batch("CREATE TABLE t (a)")
+            .unwrap();
+        let stop = Arc::new(Stop::at(Instant::now() + Duration::from_secs(60)));
+        let reader = Reader::open(&path, &Limits::default(), stop).unwrap();
+        reader
+            .connection
+            .authorizer(None::<fn(AuthContext<'_>) -> Authorization>)
+            .unwrap();
+        for sql in [
+            "INSERT INTO t VALUES (1)",
+            "DROP TABLE t",
+            "CREATE TABLE u (a)",
+            "PRAGMA user_version = 1",
+        ] {
+            let error = reader.connection.execute_batch(sql).unwrap_err();
+            assert_eq!(
+                error.sqlite_error_code(),
+                Some(rusqlite::ErrorCode::ReadOnly),
+                "{sql}"
+            );
+        }
+        // Not even after the pragma is taken back.
+        reader
+            .connection
+            .execute_batch("PRAGMA query_only = OFF")
+            .unwrap();
+        assert!(
+            reader
+                .connection
+                .execute_batch("INSERT INTO t VALUES (1)")
+                .is_err()
+        );
+        assert!(
+            reader
+                .connection
+                .execute_batch("ATTACH '/nowhere' AS other")
+                .is_err()
+        );
+    }
+
+    #[test]
+    fn a_symbolic_link_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().canonicalize().unwrap().join("sample.db");
+        Connection::open(&path)
+            .unwrap()
+            .execute_batch("CREATE TABLE t (a)")
+            .unwrap();
+        let link = path.with_file_name("link.db");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let stop = Arc::new(Stop::at(Instant::now() + Duration::from_secs(60)));
+        assert!(Reader::open(&link, &Limits::default(), stop).is_err());
+    }
+}

@@ -51,13 +51,17 @@ fn tool(
     input_schema: Result<Arc<JsonObject>, String>,
     output_schema: Arc<JsonObject>,
 ) -> Result<Tool, Error> {
-    let input_schema = input_schema.map_err(|problem| {
+    let mut input_schema = input_schema.map(Arc::unwrap_or_clone).map_err(|problem| {
         Error::new(
             ErrorKind::Internal,
             format!("the input schema of {name} cannot be made"),
         )
         .because(problem)
     })?;
+    // Some clients insist on it, even for a tool without arguments.
+    input_schema
+        .entry("properties")
+        .or_insert_with(|| JsonObject::new().into());
     let annotations = ToolAnnotations::new()
         .read_only(true)
         .destructive(false)
