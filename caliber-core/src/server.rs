@@ -1,23 +1,23 @@
 //! Registered servers: where they run, how we sign in, who owns them.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::digest::Fingerprint;
-use crate::error::{Error, FieldProblem, Result};
 use crate::id::{ProjectId, ServerId};
 use crate::principal::Subject;
 use crate::registry::Revision;
-use crate::secret::{ConfigValue, SECRET_LENGTH, SecretReference};
-use crate::text::shown;
+use crate::secret::{ConfigValue, SecretReference};
 
-/// The longest server name, in characters: with `__` and a tool name it must be worth showing to a model.
-pub const SERVER_NAME_LENGTH: usize = 48;
+mod name;
+mod validation;
+
+pub use name::{RESERVED_SERVER_NAME, SERVER_NAME_LENGTH, ServerName};
+pub use validation::{is_environment_key, is_settable_header};
+
 /// The longest description, in bytes.
 pub const DESCRIPTION_LENGTH: usize = 2048;
 /// The longest icon reference, in bytes.
@@ -26,76 +26,6 @@ pub const ICON_LENGTH: usize = 64;
 pub const ENDPOINT_TEXT_LENGTH: usize = 1024;
 /// The most arguments, environment values or headers of one server.
 pub const ENDPOINT_ENTRIES: usize = 64;
-/// The name that code tools stand under in an aggregated list.
-pub const RESERVED_SERVER_NAME: &str = "code";
-
-/// The name of a server, unique in an installation: 1 to 48 of `A-Z a-z 0-9 -`, beginning with a letter or digit.
-///
-/// It holds no underscore, so that `<server>__<tool>` can be taken apart again.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct ServerName(Box<str>);
-
-impl ServerName {
-    /// The text form.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl FromStr for ServerName {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let valid = (1..=SERVER_NAME_LENGTH).contains(&text.len())
-            && text
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
-            && !text.starts_with('-');
-        if !valid {
-            return Err(Error::invalid(
-                "name",
-                format!(
-                    "{} is no server name; use 1 to {SERVER_NAME_LENGTH} of A-Z, a-z, 0-9 and -",
-                    shown(text)
-                ),
-            ));
-        }
-        if text == RESERVED_SERVER_NAME {
-            return Err(Error::invalid(
-                "name",
-                "`code` is reserved for code tools; choose another name",
-            ));
-        }
-        Ok(Self(text.into()))
-    }
-}
-
-impl TryFrom<String> for ServerName {
-    type Error = Error;
-
-    fn try_from(text: String) -> Result<Self> {
-        text.parse()
-    }
-}
-
-impl From<ServerName> for String {
-    fn from(name: ServerName) -> Self {
-        name.0.into()
-    }
-}
-
-impl fmt::Display for ServerName {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.0)
-    }
-}
-
-impl fmt::Debug for ServerName {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, formatter)
-    }
-}
 
 /// A server as an admin wrote it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -263,77 +193,6 @@ impl Endpoint {
 }
 
 impl ServerDefinition {
-    /// Checks every bound of shape at once. What the installation allows is a question for readiness, later.
-    ///
-    /// # Errors
-    ///
-    /// `Invalid`, naming each wrong field.
-    pub fn validate(&self) -> Result<()> {
-        let mut problems = Problems(Vec::new());
-        problems.bytes("description", &self.description, DESCRIPTION_LENGTH);
-        problems.bytes("icon", &self.icon, ICON_LENGTH);
-        match &self.endpoint {
-            Endpoint::Stdio(stdio) => {
-                problems.text("command", &stdio.command, ENDPOINT_TEXT_LENGTH);
-                if stdio.command.trim().is_empty() {
-                    problems.add("command", "it is empty; name an executable".into());
-                }
-                problems.count("args", stdio.args.len());
-                for (index, argument) in stdio.args.iter().enumerate() {
-                    problems.text(&format!("args[{index}]"), argument, ENDPOINT_TEXT_LENGTH);
-                }
-                problems.values(
-                    "env",
-                    &stdio.env,
-                    is_environment_key,
-                    "letters, digits and _, not starting with a digit",
-                );
-                if !matches!(self.auth, Auth::None) {
-                    problems.add(
-                        "auth_type",
-                        "a stdio server takes its credentials from `env`; use none".into(),
-                    );
-                }
-            }
-            Endpoint::StreamableHttp(remote) | Endpoint::Sse(remote) => {
-                problems.text("uri", &remote.url, ENDPOINT_TEXT_LENGTH);
-                match url::Url::parse(&remote.url) {
-                    Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => {
-                        if !url.username().is_empty() || url.password().is_some() {
-                            problems.add("uri", "it holds credentials; move them into `auth_config`".into());
-                        }
-                        if url.fragment().is_some() {
-                            problems.add("uri", "it holds a fragment; remove it".into());
-                        }
-                    }
-                    _ => problems.add("uri", "it is no absolute http or https URL".into()),
-                }
-                problems.headers("headers", &remote.headers);
-            }
-        }
-        match &self.auth {
-            Auth::None => {}
-            Auth::Token { token } => problems.header_value("auth_config.token", token),
-            Auth::Basic { username, password } => {
-                problems.text("auth_config.username", username, 256);
-                if username.contains(':') {
-                    problems.add("auth_config.username", "it holds a colon".into());
-                }
-                problems.header_value("auth_config.password", password);
-            }
-            Auth::Custom { headers } => problems.headers("auth_config.headers", headers),
-        }
-        let limits = &self.limits;
-        problems.range("limits.timeout_ms", limits.timeout_ms, 1, 3_600_000);
-        problems.range("limits.concurrency", limits.concurrency.map(u64::from), 1, 1_024);
-        problems.range("limits.result_bytes", limits.result_bytes, 1, 64 << 20);
-        if problems.0.is_empty() {
-            Ok(())
-        } else {
-            Err(Error::invalid_fields(problems.0))
-        }
-    }
-
     /// Where it runs, as a digest: transport, URL or executable, arguments, environment keys, authentication type.
     pub fn fingerprint(&self) -> Fingerprint {
         let place = match &self.endpoint {
@@ -436,150 +295,6 @@ impl ServerDefinition {
             }
         }
         values
-    }
-}
-
-/// Whether `key` can name an environment variable. The one parser of such names.
-pub fn is_environment_key(key: &str) -> bool {
-    (1..=256).contains(&key.len())
-        && key
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
-        && !key.starts_with(|first: char| first.is_ascii_digit())
-}
-
-/// Whether `name` can be a header that a person sets: token characters (RFC 9110 §5.6.2), and none that the
-/// transport or the protocol owns.
-pub fn is_settable_header(name: &str) -> bool {
-    const OWNED: [&str; 14] = [
-        "accept",
-        "accept-encoding",
-        "connection",
-        "content-encoding",
-        "content-length",
-        "content-type",
-        "expect",
-        "host",
-        "keep-alive",
-        "last-event-id",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    ];
-    let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    let lower = name.to_ascii_lowercase();
-    (1..=256).contains(&name.len())
-        && name.bytes().all(token)
-        && !OWNED.contains(&lower.as_str())
-        && !lower.starts_with("mcp-")
-        && !lower.starts_with("proxy-")
-}
-
-struct Problems(Vec<FieldProblem>);
-
-impl Problems {
-    fn add(&mut self, field: &str, problem: String) {
-        self.0.push(FieldProblem {
-            field: field.to_owned(),
-            problem,
-        });
-    }
-
-    fn bytes(&mut self, field: &str, value: &str, limit: usize) {
-        if value.len() > limit {
-            self.add(
-                field,
-                format!("it has {} bytes; the limit is {limit}", value.len()),
-            );
-        }
-    }
-
-    fn text(&mut self, field: &str, value: &str, limit: usize) {
-        self.bytes(field, value, limit);
-        if value.contains('\0') {
-            self.add(field, "it holds a NUL character".into());
-        }
-    }
-
-    fn count(&mut self, field: &str, count: usize) {
-        if count > ENDPOINT_ENTRIES {
-            self.add(
-                field,
-                format!("it has {count} entries; the limit is {ENDPOINT_ENTRIES}"),
-            );
-        }
-    }
-
-    fn range(&mut self, field: &str, value: Option<u64>, least: u64, most: u64) {
-        if value.is_some_and(|value| !(least..=most).contains(&value)) {
-            self.add(field, format!("it must lie between {least} and {most}"));
-        }
-    }
-
-    fn values(
-        &mut self,
-        field: &str,
-        values: &BTreeMap<String, ConfigValue>,
-        valid: fn(&str) -> bool,
-        rule: &str,
-    ) {
-        self.count(field, values.len());
-        for (key, value) in values {
-            if !valid(key) {
-                self.add(
-                    field,
-                    format!("{} is not allowed as a key; use {rule}", shown(key)),
-                );
-            }
-            if let ConfigValue::Literal(secret) = value {
-                if secret.expose().len() > SECRET_LENGTH {
-                    self.add(
-                        &format!("{field}.{key}"),
-                        format!("it is longer than {SECRET_LENGTH} bytes"),
-                    );
-                }
-                if secret.expose().contains('\0') {
-                    self.add(&format!("{field}.{key}"), "it holds a NUL character".into());
-                }
-            }
-        }
-    }
-
-    fn headers(&mut self, field: &str, headers: &BTreeMap<String, ConfigValue>) {
-        self.values(
-            field,
-            headers,
-            is_settable_header,
-            "token characters, and no header that HTTP or MCP owns",
-        );
-        let mut seen: Vec<String> = Vec::new();
-        for (name, value) in headers {
-            let lower = name.to_ascii_lowercase();
-            if seen.contains(&lower) {
-                self.add(field, format!("{} appears twice", shown(name)));
-            }
-            seen.push(lower);
-            self.header_value(&format!("{field}.{name}"), value);
-        }
-    }
-
-    fn header_value(&mut self, field: &str, value: &ConfigValue) {
-        let ConfigValue::Literal(secret) = value else {
-            return;
-        };
-        let text = secret.expose();
-        let visible =
-            |byte: u8| byte == b'\t' || byte == b' ' || (0x21..=0x7e).contains(&byte) || byte >= 0x80;
-        if text.is_empty() || text.trim() != text || !text.bytes().all(visible) {
-            self.add(
-                field,
-                "a header value has visible characters only and no space around it".into(),
-            );
-        }
-        if text.len() > SECRET_LENGTH {
-            self.add(field, format!("it is longer than {SECRET_LENGTH} bytes"));
-        }
     }
 }
 
@@ -720,55 +435,6 @@ mod tests {
     }
 
     #[test]
-    fn urls_are_absolute_and_hold_no_credentials() {
-        assert!(remote("https://example.com/mcp").validate().is_ok());
-        for url in [
-            "",
-            "/mcp",
-            "ftp://example.com",
-            "https://user:pw@example.com",
-            "https://example.com/#x",
-            "http://",
-        ] {
-            let error = remote(url).validate().unwrap_err();
-            assert!(
-                error.fields().iter().any(|field| field.field == "uri"),
-                "{url}: {error}"
-            );
-            assert!(!error.to_string().contains("pw"), "{error}");
-        }
-    }
-
-    #[test]
-    fn headers_cannot_split_a_request_or_take_over_the_protocol() {
-        let with = |name: &str, value: &str| {
-            let mut definition = remote("https://example.com/mcp");
-            let headers = BTreeMap::from([(name.to_owned(), ConfigValue::from_input(value))]);
-            definition.endpoint = Endpoint::StreamableHttp(RemoteEndpoint {
-                url: "https://example.com/mcp".into(),
-                headers,
-            });
-            definition.validate()
-        };
-        assert!(with("X-Api-Key", "abc").is_ok());
-        for name in [
-            "Host",
-            "Content-Length",
-            "Transfer-Encoding",
-            "Connection",
-            "Mcp-Session-Id",
-            "a b",
-            "",
-            "ü",
-        ] {
-            assert!(with(name, "abc").is_err(), "{name}");
-        }
-        for value in ["a\r\nX-Evil: 1", "a\0", " a", "a ", ""] {
-            assert!(with("X-Api-Key", value).is_err(), "{value:?}");
-        }
-    }
-
-    #[test]
     fn the_fingerprint_follows_the_place_and_not_the_prose() {
         let one = remote("https://example.com/mcp");
         let mut prose = one.clone();
@@ -783,13 +449,5 @@ mod tests {
             token: ConfigValue::from_input("env://TOKEN"),
         };
         assert_ne!(one.fingerprint(), auth.fingerprint());
-    }
-
-    #[test]
-    fn names_leave_room_for_the_separator() {
-        for name in ["", "a_b", "code", "-a", "a.b", "ä"] {
-            assert!(name.parse::<ServerName>().is_err(), "{name}");
-        }
-        assert!("git-hub2".parse::<ServerName>().is_ok());
     }
 }
