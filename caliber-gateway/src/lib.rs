@@ -1,1 +1,3 @@
-//! placeholder
+//! The MCP client side of caliber.
+
+mod credentials;
