@@ -258,7 +258,7 @@ class HttpClient(Client):
                         break
                     raw += data
                     # Looking at the whole each time would be slow for big answers.
-                    if len(raw) < 1 << 20 or len(data) < 1 << 16 or len(raw) - checked > 8 << 20:
+                    if len(raw) < 1 << 20 or len(data) < 1 << 16 or len(raw) - checked > 1 << 20 or raw.endswith((b"0\r\n\r\n", b"}")):
                         checked = len(raw)
                         response = Response(bytes(raw))
                         if response.whole or (enough and enough(response)):

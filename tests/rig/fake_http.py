@@ -30,6 +30,7 @@ class Server:
         self.lock = threading.Lock()
         self.modern = Session("modern", "modern")
         self.sessionless = Session("sessionless")
+        rig.standing_sessions.append(self.sessionless)
         rig.actions.update(down=self.down, up=self.up, restart=self.restart, drop_connections=self.drop_connections,
                            drop_streams=self.drop_streams)
 

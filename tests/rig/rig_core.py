@@ -173,6 +173,7 @@ class Rig:
         self.records = Records(settings.state_dir)
         self.lock = threading.RLock()
         self.sessions = {}
+        self.standing_sessions = []
         self.in_flight = set()
         self.subscriptions = set()
         self.matched = {}
@@ -189,8 +190,9 @@ class Rig:
         return default if value is None else value
 
     def variant(self, mode_name):
-        """The chosen variant of a mode; by default its first."""
-        return self.option("variant", MODES[mode_name].variants[0])
+        """The chosen variant of a mode, if it is one of this mode's; else its first."""
+        variants = MODES[mode_name].variants
+        return self.settings.variant if self.settings.variant in variants else variants[0]
 
     def seconds(self, default):
         return min(self.option("seconds", default), LONGEST_SECONDS)
@@ -218,7 +220,7 @@ class Rig:
 
     def may_be_slow(self, request):
         """Whether a request needs a thread of its own; asks no counters."""
-        return request.is_slow_tool() or any("answer" in entry.hooks or "noise" in entry.hooks for entry in self.modes)
+        return request.may_wait() or any("answer" in entry.hooks or "noise" in entry.hooks for entry in self.modes)
 
     def era_of(self, message):
         """The protocol family that a message belongs to, as this server understands it."""
@@ -256,7 +258,7 @@ class Rig:
 
     def announce_list_changed(self):
         with self.lock:
-            sessions = list(self.sessions.values())
+            sessions = [session for session in (*self.sessions.values(), *self.standing_sessions) if session.initialized]
             subscriptions = list(self.subscriptions)
         for session in sessions:
             session.push(LIST_CHANGED)
@@ -411,10 +413,11 @@ class Request:
 
         return rig_tools.healthy_result(self)
 
-    def is_slow_tool(self):
+    def may_wait(self):
+        """Whether its healthy answer can take time."""
         import rig_tools
 
-        return self.point == "listen" or self.tool in rig_tools.SLOW_TOOLS
+        return self.point in ("listen", "discover") or self.tool in rig_tools.SLOW_TOOLS
 
     def envelope(self, result):
         """The answer message around a raw result; adds what the modern family requires."""

@@ -190,8 +190,9 @@ def exit_after(rig):
 @mode("unbounded_line", "P8, SH-03, peers 4", transports="stdio", options="`--bytes` (300000000)",
       variants=("json", "letters", "spaces"))
 def unbounded_line(request):
-    """In place of the answer a line that does not end, of that many bytes (with `--when start`: before anything is read);
+    """Executes, then in place of the answer writes a line that does not end, of that many bytes (with `--when start`: before anything is read);
     stops when nobody reads. `cutoffs` says how much was taken."""
+    request.execute()
     if request.rig.variant("unbounded_line") == "json":
         request.reply.write(request.envelope('{"content":[{"type":"text","text":"')[:-1].encode())
     request.pour(_line_chunk(request.rig), request.rig.option("bytes", 300_000_000))
