@@ -1,3 +1,6 @@
 //! The MCP client side of caliber.
 
 mod credentials;
+mod endpoint;
+
+pub use endpoint::EndpointSettings;
