@@ -36,7 +36,7 @@ def redirect(transport):
 @check("endless_comments")
 def endless_comments(transport):
     with opened(transport, "--mode", "endless_comments", "--interval", "0.02") as client:
-        response = client.post("tools/call", CALL, 0.4, "1")
+        response = client.post("tools/call", CALL, identity="1", enough=lambda response: response.body.count(b":\n") >= 5)
         assert response.body.count(b":\n") >= 5 and not response.whole and response.body.strip(b":\n") == b""
         assert_equal(client.wait_records("cancels")[0], "1\tstream_closed\tlive")
 
@@ -58,7 +58,7 @@ def never_closes(transport):
         answer, took = elapsed(client.call)
         assert answer and took < 1
         client.whole_streams = True
-        assert client.call(seconds=0.3) and not client.last.whole
+        assert client.call(seconds=1) and not client.last.whole
 
 
 @check("drip")
@@ -70,8 +70,8 @@ def drip(transport):
             else:
                 assert client.call(), variant
         client.control("mode=drip&interval=0.1")
-        got = len(client.post("tools/call", CALL, 0.55, "1").body)
-        assert 1 <= got <= 8, got
+        got = len(client.post("tools/call", CALL, 1.5, "1").body)
+        assert 1 <= got <= 20, got
 
 
 @check("compressed")
@@ -154,7 +154,7 @@ def sessions(transport, name):
         assert_equal(client.session is None, without)
         assert client.call("count", "{}") and content_text(client.call("count", "{}")) == "2"
         headers = {"Mcp-Session-Id": client.session or ""}
-        status = client.exchange("GET", "/mcp", headers=headers, seconds=0.3).status
+        status = client.exchange("GET", "/mcp", headers=headers, enough=lambda response: response.status == 200).status
         assert_equal(status, 405 if name in ("sessionless", "get_405") else 200)
         if not without:
             assert_equal(client.exchange("DELETE", "/mcp", headers=headers).status, 405 if name == "delete_405" else 200)
@@ -177,7 +177,8 @@ def bad_session_id(transport):
 def get_stream(transport):
     with opened(transport, "--mode", "get_stream") as client:
         for variant in each_variant(client, "get_stream", "interval=0.02&seconds=1"):
-            response = client.exchange("GET", "/mcp", headers={"Mcp-Session-Id": client.session}, seconds=0.4, limit=3_000_000)
+            response = client.exchange("GET", "/mcp", headers={"Mcp-Session-Id": client.session}, limit=3_000_000,
+                                       enough=lambda response: response.body.startswith(b":\n:\n"))
             assert_equal(response.status, 500 if variant == "status_500" else 200)
             assert_equal(response.whole, variant not in ("endless_comments", "endless_event"), variant)
         assert_equal(len(client.records("streams")), len(MODES["get_stream"].variants))
@@ -316,12 +317,12 @@ def old_transport(transport):
     with opened(transport) as client:
         assert len(client.names()) > 5 and content_text(client.call("count", "{}")) == "1"
         begin = time.monotonic()
-        threads = [threading.Thread(target=client.call, args=("sleep", '{"seconds":0.3}')) for _ in range(5)]
+        threads = [threading.Thread(target=client.call, args=("sleep", '{"seconds":0.6}')) for _ in range(5)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert time.monotonic() - begin < 1.2, "calls run beside each other"
+        assert time.monotonic() - begin < 2.4, "calls run beside each other"
         client.post("tools/call", '{"name":"sleep","arguments":{"seconds":20}}', identity='"gone"')
         client.wait_records("executions", 7)
         client.sock.shutdown(socket.SHUT_RDWR)

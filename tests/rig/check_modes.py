@@ -15,7 +15,7 @@ from rig_results import NUMBERS
 def silent_start(transport):
     with opened(transport, "--mode", "silent_start", handshake=False) as client:
         assert client.request("initialize", '{"protocolVersion":"2025-11-25"}', seconds=0.4) is None
-        assert client.records("requests"), "the request was not read"
+        client.wait_records("requests")
 
 
 @check("slow_start")
@@ -30,21 +30,21 @@ def slow_start(transport):
 def silent_call(transport):
     with opened(transport, "--mode", "silent_call") as client:
         assert client.call(seconds=0.3) is None
-        assert_equal(len(client.records("executions")), 1)
+        assert_equal(len(client.wait_records("executions")), 1)
         client.control("mode=healthy")
         assert client.call()
 
 
 @check("late_answer")
 def late_answer(transport):
-    with opened(transport, "--mode", "late_answer", "--seconds", "0.4") as client:
+    with opened(transport, "--mode", "late_answer", "--seconds", "1.2") as client:
         found = {}
         thread = threading.Thread(target=lambda: found.update(late=client.call(identity='"late"')))
         thread.start()
         client.wait_records("executions")
         client.notify("notifications/cancelled", '{"requestId":"late"}')
         begin = time.monotonic()
-        assert client.call() and time.monotonic() - begin < 0.35, "the second call is not held up"
+        assert client.call() and time.monotonic() - begin < 1, "the second call is not held up"
         thread.join()
         assert found["late"], "cancelled, and yet it answers"
         assert_equal(client.records("cancels"), ['"late"\tnotification\tlive'])
@@ -81,7 +81,7 @@ def progress_storm(transport):
         assert_equal(len(steps("variant=bad_types")), 5)
         assert len(steps("variant=after_answer")) >= 5
         assert_equal(len(steps("variant=flood&count=500&rate=10000")), 500)
-        assert 3 <= len(steps("variant=forever&interval=0.05&seconds=0.3")) <= 7
+        assert 2 <= len(steps("variant=forever&interval=0.05&seconds=0.3")) <= 7
 
 
 @check("answer_ids")
@@ -89,25 +89,30 @@ def answer_ids(transport):
     with opened(transport, "--mode", "answer_ids") as client:
         client.whole_streams = True
 
-        def ids(variant):
+        def check_ids(variant, expected):
             client.control(f"mode=answer_ids&variant={variant}&seconds=0.3")
             client.messages.clear()
-            client.request("tools/call", '{"name":"echo","arguments":{"value":1}}', seconds=0.25, identity="500")
-            return [rig_json.get(text, "id") for text in client.messages]
+            params = '{"name":"echo","arguments":{"value":1}}'
+            if transport == "stdio":
+                client.send(client.frame("tools/call", params, "500"))
+                until(lambda: len(client.messages) >= len(expected), what=f"the answers of {variant}")
+            else:
+                client.request("tools/call", params, identity="500")
+            assert_equal([rig_json.get(text, "id") for text in client.messages], expected, variant)
 
-        assert_equal(ids("wrong_first"), ["501", "500"])
-        assert_equal(ids("only_wrong"), ["501"])
-        assert_equal(ids("twice"), ["500", "500"])
-        assert_equal(ids("unknown"), ["987654321", "500"])
-        assert_equal(ids("string"), ['"500"'])
-        assert_equal(ids("float"), ["500.0"])
-        assert_equal(ids("null"), ["null"])
-        assert_equal(ids("error_then_result"), ["500", "500"])
+        check_ids("wrong_first", ["501", "500"])
+        check_ids("only_wrong", ["501"])
+        check_ids("twice", ["500", "500"])
+        check_ids("unknown", ["987654321", "500"])
+        check_ids("string", ['"500"'])
+        check_ids("float", ["500.0"])
+        check_ids("null", ["null"])
+        check_ids("error_then_result", ["500", "500"])
         client.control("mode=answer_ids&variant=reversed&seconds=3")
         client.messages.clear()
         first = threading.Thread(target=client.call, kwargs={"identity": '"first"'})
         first.start()
-        time.sleep(0.1)
+        client.wait_records("executions", 9)
         assert client.call(identity='"second"')
         first.join()
         order = [rig_json.get(text, "id") for text in client.messages]

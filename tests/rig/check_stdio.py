@@ -29,7 +29,7 @@ def grandchild(transport):
 
 @check("stubborn")
 def stubborn(transport):
-    with opened(transport, "--mode", "stubborn", "--seconds", "0.6") as client:
+    with opened(transport, "--mode", "stubborn", "--seconds", "1.2") as client:
         client.process.send_signal(signal.SIGTERM)
         assert client.call(), "it survives SIGTERM"
         client.process.stdin.close()
@@ -65,7 +65,7 @@ def newline_in_answer(transport):
         assert client.call(seconds=0.3) is None
         client.control("mode=newline_in_answer&variant=forged")
         assert client.call(seconds=0.3) is None
-        assert any(rig_json.get(text, "id") == "987654321" for text in client.messages)
+        until(lambda: any(rig_json.get(text, "id") == "987654321" for text in client.messages), what="the forged line")
 
 
 @check("crlf")
@@ -105,7 +105,7 @@ def exit_on_call(transport):
 
 @check("exit_after")
 def exit_after(transport):
-    with opened(transport, "--mode", "exit_after", "--seconds", "0.4") as client:
+    with opened(transport, "--mode", "exit_after", "--seconds", "1.5") as client:
         assert client.call()
         assert_equal(client.process.wait(3), 1)
 
