@@ -19,6 +19,7 @@ sys.setrecursionlimit(20_000)
 
 import check_healthy  # noqa: E402, F401
 import check_http  # noqa: E402, F401
+import check_lists  # noqa: E402, F401
 import check_modes  # noqa: E402, F401
 import check_stdio  # noqa: E402, F401
 from check_support import CHECKS  # noqa: E402

@@ -9,7 +9,7 @@ import time
 
 import rig_json
 from check_client import HERE, until
-from check_support import alive, assert_equal, check, each_variant, opened, raw_call
+from check_support import alive, assert_equal, check, each_variant, opened
 
 
 @check("grandchild")

@@ -13,8 +13,9 @@ import threading
 import time
 from urllib.parse import parse_qs
 
-from rig_core import LEGACY_VERSIONS, Message, Request, Rig, Session, load_modes, parse_arguments
+from rig_core import LEGACY_VERSIONS, Message, Rig, Session, load_modes, parse_arguments
 from rig_http import Connection, EventStream, PostReply, StreamReply, modern_problem
+from rig_request import Request
 
 STREAM_KEEPALIVE_SECONDS = 15.0
 
@@ -103,7 +104,8 @@ class Server:
                 handler(exchange)
                 if connection.dropped or exchange.header("connection").lower() == "close":
                     break
-        except OSError:
+        except (OSError, ValueError):
+            # Gone, or speaks no HTTP.
             pass
         finally:
             connection.drop()

@@ -7,7 +7,8 @@ import sys
 import threading
 import time
 
-from rig_core import LONGEST_SECONDS, Message, Request, Rig, Session, load_modes, parse_arguments
+from rig_core import LONGEST_SECONDS, Message, Rig, Session, load_modes, parse_arguments
+from rig_request import Request
 
 LONGEST_LINE = 256 << 20
 

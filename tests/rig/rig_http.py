@@ -8,7 +8,8 @@ import struct
 import threading
 
 import rig_json
-from rig_core import META_CAPABILITIES, META_VERSION, MODERN_VERSION
+import rig_tools
+from rig_core import META_CAPABILITIES, META_VERSION, MODERN_VERSION, POINTS
 
 LONGEST_HEAD = 1 << 20
 LONGEST_BODY = 256 << 20
@@ -43,8 +44,7 @@ class Exchange:
         """What the exchange is about, in the words of `--when`."""
         if self.method != "POST":
             return self.method.lower()
-        names = {"initialize": "initialize", "server/discover": "discover", "tools/list": "list", "tools/call": "call", "subscriptions/listen": "listen"}
-        return names.get(rig_json.decode(rig_json.get(self.body.decode("utf-8", "replace"), "method")), "other")
+        return POINTS.get(rig_json.decode(rig_json.get(self.body.decode("utf-8", "replace"), "method")), "other")
 
 
 class Connection:
@@ -364,8 +364,6 @@ def modern_problem(rig, exchange, message):
 
 def _mirrored(rig, message, tool):
     """The `Mcp-Param-*` headers that a call of this tool must carry: top-level arguments with a sound annotation."""
-    import rig_tools
-
     for raw in rig_tools.advertised(rig) or []:
         if "x-mcp-header" not in raw or rig_json.decode(rig_json.get(raw, "name")) != tool or tool.startswith("bad_"):
             continue

@@ -1,7 +1,9 @@
 """The healthy server: its tools, its lists and its handshake, answered as raw JSON text."""
 
 import base64
+import json
 import os
+import sys
 
 import rig_json
 from rig_core import (LEGACY_VERSIONS, LIST_CHANGED, LONGEST_SECONDS, MODERN_VERSION, META_SUBSCRIPTION, Cancelled, RpcError, plain, read_text)
@@ -82,19 +84,27 @@ def fail(request):
 
 def environment(request):
     values = dict(os.environ)
-    with open("/proc/self/cmdline", "rb") as file:
-        argv = [part.decode("utf-8", "replace") for part in file.read().split(b"\0")[:-1]]
-    descriptors = {}
-    for name in sorted(os.listdir("/proc/self/fd"), key=int):
-        try:
-            descriptors[name] = os.readlink(f"/proc/self/fd/{name}")
-        except OSError:
-            continue
-    facts = {"keys": sorted(values), "argv": argv, "cwd": os.getcwd(), "pid": os.getpid(), "parent": os.getppid(),
-             "group": os.getpgrp(), "session": os.getsid(0), "descriptors": descriptors}
+    facts = {"keys": sorted(values), "argv": sys.orig_argv, "cwd": os.getcwd(), "pid": os.getpid(), "parent": os.getppid(),
+             "group": os.getpgrp(), "session": os.getsid(0), "descriptors": open_descriptors()}
     if rig_json.decode(rig_json.get(request.arguments, "values"), False) is True:
         facts["values"] = values
-    return text_result(" ".join(facts["keys"]), _dump(facts))
+    return text_result(" ".join(facts["keys"]), json.dumps(facts, ensure_ascii=False))
+
+
+def open_descriptors():
+    """What each open descriptor points to; empty where there is no /proc."""
+    found = {}
+    try:
+        names = sorted(os.listdir("/proc/self/fd"), key=int)
+    except OSError:
+        return found
+    for name in names:
+        try:
+            found[name] = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            # The descriptor of the listing itself.
+            continue
+    return found
 
 
 def structured(request):
@@ -131,12 +141,6 @@ def raw_headers(request):
         return text_result("", '{"head":null,"base64":null}')
     text = rig_json.quote(head.decode("latin-1"))
     return text_result("", f'{{"head":{text},"base64":"{base64.b64encode(head).decode()}"}}')
-
-
-def _dump(value):
-    import json
-
-    return json.dumps(value, ensure_ascii=False)
 
 
 # name -> (raw descriptor, function). The order is the order of tools/list.
