@@ -2,5 +2,7 @@
 
 mod credentials;
 mod endpoint;
+pub mod launcher;
 
 pub use endpoint::EndpointSettings;
+pub use launcher::{LauncherSettings, PlainLauncher};

@@ -1,0 +1,110 @@
+//! The standard input of a child, which can be closed from two sides.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use tokio::io::AsyncWrite;
+use tokio::net::unix::pipe;
+use tokio::time::Instant;
+
+/// The pipe, shared by who writes into it and who stops the child.
+#[derive(Debug)]
+pub(super) struct Input(Mutex<State>);
+
+#[derive(Debug)]
+enum State {
+    Open {
+        pipe: pipe::Sender,
+        /// The writer that waits for room.
+        waiting: Option<Waker>,
+    },
+    Closed(Instant),
+}
+
+impl Input {
+    pub(super) fn new(pipe: pipe::Sender) -> Self {
+        Self(Mutex::new(State::Open { pipe, waiting: None }))
+    }
+
+    /// Ends the child's input and tells since when it has been at its end.
+    pub(super) fn close(&self) -> Instant {
+        let mut state = self.state();
+        match &mut *state {
+            State::Closed(since) => *since,
+            State::Open { waiting, .. } => {
+                let waiting = waiting.take();
+                let now = Instant::now();
+                *state = State::Closed(now);
+                drop(state);
+                if let Some(writer) = waiting {
+                    writer.wake();
+                }
+                now
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn poll(
+        &self,
+        context: &mut Context<'_>,
+        work: impl FnOnce(Pin<&mut pipe::Sender>, &mut Context<'_>) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        match &mut *self.state() {
+            State::Closed(_) => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+            State::Open { pipe, waiting } => {
+                let outcome = work(Pin::new(pipe), context);
+                *waiting = outcome.is_pending().then(|| context.waker().clone());
+                outcome
+            }
+        }
+    }
+}
+
+/// The writing side. Shutting it down or dropping it ends the child's input.
+#[derive(Debug)]
+pub(super) struct InputWriter(pub(super) Arc<Input>);
+
+impl AsyncWrite for InputWriter {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.0.poll(context, |pipe, context| pipe.poll_write(context, bytes))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.0
+            .poll(context, |pipe, context| pipe.poll_write_vectored(context, slices))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    /// A pipe has nothing to flush.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.close();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for InputWriter {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
