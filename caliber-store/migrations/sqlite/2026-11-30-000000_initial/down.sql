@@ -1,0 +1,2 @@
+-- There is nothing before the first schema.
+SELECT 1;

@@ -1,0 +1,28 @@
+//! Every query, written once: this module is a child of each backend, which gives it a `Connection`, a `Backend`
+//! and `now`, the time of its database.
+//!
+//! Ordinary code that is compiled once per backend: PostgreSQL is a second parent, not a second copy. What only one
+//! backend can do stays in that backend.
+
+use super::{Backend, Connection, now};
+
+mod access;
+mod admission;
+mod approvals;
+mod audit;
+mod commit;
+mod invocations;
+mod revisions;
+mod secrets;
+mod servers;
+mod tools;
+
+pub(crate) use access::{grants, memberships, token_by_hash, tokens};
+pub(crate) use admission::admission;
+pub(crate) use approvals::{approval, approvals};
+pub(crate) use audit::{audit, audit_entry, record as record_audit};
+pub(crate) use commit::apply;
+pub(crate) use invocations::{invocation, invocations};
+pub(crate) use secrets::{keys_in_use, secret, stale_secrets, store as store_secrets};
+pub(crate) use servers::{answers, deployments_using, server, server_by_name, servers};
+pub(crate) use tools::{inventory, tool, tools};
