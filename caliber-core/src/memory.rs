@@ -41,12 +41,14 @@ mod paging;
 mod parts;
 mod policy;
 mod registry;
+mod script;
 mod state;
 
-pub use gateway::{CallEnd, LoggedCall, ScriptedCall, ScriptedGateway, ScriptedServer, ScriptedTool};
+pub use gateway::ScriptedGateway;
 pub use parts::{CountingQuota, ManualClock, MemoryAuditSink, MemorySecrets};
 pub use policy::ReferencePolicy;
 pub use registry::{MemoryRegistry, Outage};
+pub use script::{CallEnd, LoggedCall, ScriptedCall, ScriptedServer, ScriptedTool};
 
 /// The references, one of each, on one clock.
 #[derive(Clone, Debug)]

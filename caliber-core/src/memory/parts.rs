@@ -1,6 +1,6 @@
 //! The small ports: clock, quotas, secrets, the export of the trail.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -44,11 +44,13 @@ impl Clock for ManualClock {
     }
 }
 
-/// A [`QuotaStore`] that remembers the calls of the last minute: exact, and as large as the limits are.
+/// A [`QuotaStore`] that lets a minute's calls through at once and then one after the other, as places come back
+/// (the generic cell rate algorithm).
 #[derive(Debug)]
 pub struct CountingQuota {
     clock: Arc<dyn Clock>,
-    calls: Mutex<HashMap<String, VecDeque<Timestamp>>>,
+    /// When each key will have no call left to pay off.
+    paid_off: Mutex<HashMap<String, Timestamp>>,
 }
 
 impl CountingQuota {
@@ -61,7 +63,7 @@ impl CountingQuota {
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
         Self {
             clock,
-            calls: Mutex::default(),
+            paid_off: Mutex::default(),
         }
     }
 }
@@ -77,25 +79,25 @@ impl QuotaStore for CountingQuota {
     async fn spend(&self, key: &str, per_minute: u32) -> Result<QuotaOutcome> {
         let now = self.clock.now();
         let minute = chrono::Duration::minutes(1);
-        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        let recent = calls.entry(key.to_owned()).or_default();
-        while recent
-            .front()
-            .is_some_and(|oldest| now.signed_duration_since(*oldest) >= minute)
-        {
-            recent.pop_front();
+        let Some(price) = i32::try_from(per_minute)
+            .ok()
+            .and_then(|limit| minute.checked_div(limit))
+        else {
+            return Ok(QuotaOutcome::Exhausted {
+                retry_after: Duration::from_secs(60),
+            });
+        };
+        let mut paid_off = self.paid_off.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = paid_off.entry(key.to_owned()).or_insert(now);
+        let next = now.max(*due) + price;
+        let beyond = next.signed_duration_since(now) - minute;
+        if beyond > chrono::Duration::zero() {
+            return Ok(QuotaOutcome::Exhausted {
+                retry_after: beyond.to_std().unwrap_or(Duration::ZERO),
+            });
         }
-        let limit = usize::try_from(per_minute).unwrap_or(usize::MAX);
-        if recent.len() < limit {
-            recent.push_back(now);
-            return Ok(QuotaOutcome::Spent);
-        }
-        // The call that has to age before there is room again; none, when the limit is zero.
-        let blocking = recent.get(recent.len() - limit).copied().unwrap_or(now);
-        let left = minute - now.signed_duration_since(blocking);
-        Ok(QuotaOutcome::Exhausted {
-            retry_after: left.to_std().unwrap_or(Duration::ZERO),
-        })
+        *due = next;
+        Ok(QuotaOutcome::Spent)
     }
 }
 

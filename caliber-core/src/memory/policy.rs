@@ -37,6 +37,18 @@ impl AdmissionPolicy for ReferencePolicy {
 /// The steps, one after the other; the first that fails answers.
 fn decide(facts: &AdmissionFacts) -> Result<Decision, Decision> {
     let deny = |code, text: &str| Decision::deny(Reason::new(code, text));
+    let of_another_tool = facts
+        .classification
+        .as_ref()
+        .is_some_and(|bound| bound.tool != facts.caller.tool);
+    let without_reason = facts
+        .caller
+        .break_glass
+        .as_ref()
+        .is_some_and(|reason| reason.trim().is_empty());
+    if of_another_tool || without_reason {
+        return Err(deny(ReasonCode::PolicyError, "the facts contradict each other"));
+    }
     if facts.status != ServerStatus::Active {
         return Err(deny(
             ReasonCode::ServerDisabled,
@@ -51,43 +63,35 @@ fn decide(facts: &AdmissionFacts) -> Result<Decision, Decision> {
         decision.reasons.extend(facts.readiness.blockers.iter().cloned());
         return Err(decision);
     }
-    let listed = match &facts.inventory {
-        InventoryFact::Absent => {
+    let listed = match (&facts.inventory, facts.session) {
+        (InventoryFact::Absent, _) => {
             return Err(deny(
                 ReasonCode::InventoryAbsent,
                 "the server was never discovered; discover it",
             ));
         }
-        InventoryFact::Unlisted => {
-            return Err(deny(
-                ReasonCode::ToolUnknown,
-                "the server offers no such tool; discover it again",
-            ));
-        }
-        InventoryFact::Withheld { reason } => {
+        (InventoryFact::Withheld { reason }, _) => {
             return Err(deny(
                 ReasonCode::ToolWithheld,
                 &format!("the tool cannot be offered: {reason}"),
             ));
         }
-        InventoryFact::Listed(digest) => *digest,
+        (InventoryFact::Unlisted, _) | (InventoryFact::Listed(_), SessionFact::Unlisted) => {
+            return Err(deny(
+                ReasonCode::ToolUnknown,
+                "the server offers no such tool; discover it again",
+            ));
+        }
+        (InventoryFact::Listed(digest), SessionFact::NotOpen | SessionFact::Advertised(_)) => *digest,
     };
     let Some(bound) = &facts.classification else {
         return Err(deny(ReasonCode::Unclassified, "no admin has classified the tool"));
     };
-    if bound.tool != facts.caller.tool {
-        return Err(deny(
-            ReasonCode::PolicyError,
-            "the classification is of another tool",
-        ));
-    }
-    let advertised = match facts.session {
-        SessionFact::NotOpen => Some(listed),
-        SessionFact::Advertised(digest) => Some(digest),
-        SessionFact::Unlisted => None,
+    let in_session = match facts.session {
+        SessionFact::Advertised(digest) => digest == bound.descriptor_digest,
+        SessionFact::NotOpen | SessionFact::Unlisted => true,
     };
-    let holds = classification_state(Some(bound), listed, facts.fingerprint) == ToolState::Classified;
-    if !holds || advertised != Some(bound.descriptor_digest) {
+    if classification_state(Some(bound), listed, facts.fingerprint) != ToolState::Classified || !in_session {
         return Err(deny(
             ReasonCode::Drifted,
             "the tool has changed since it was classified; look at the difference and classify it again",
@@ -107,14 +111,7 @@ fn decide(facts: &AdmissionFacts) -> Result<Decision, Decision> {
         ArgumentsFact::Unfit { problem } => return Err(deny(ReasonCode::ArgumentsInvalid, problem)),
         ArgumentsFact::Unchecked { problem } => return Err(deny(ReasonCode::ArgumentsUnchecked, problem)),
     }
-    if let Some(reason) = &facts.caller.break_glass {
-        if !facts.caller.scopes.allow(Scope::Admin) || reason.trim().is_empty() {
-            return Err(deny(
-                ReasonCode::ApprovalInvalid,
-                "only an admin with a reason goes past approval",
-            ));
-        }
-    } else if bound.policy.requires_approval {
+    if bound.policy.requires_approval && facts.caller.break_glass.is_none() {
         consent(facts)?;
     }
     match facts.quota {
@@ -130,7 +127,7 @@ fn decide(facts: &AdmissionFacts) -> Result<Decision, Decision> {
     }
 }
 
-/// Admins may call what is allowed; others need a grant for the tool.
+/// Admins may call what is allowed, also past approval; others need a grant for the tool, and approval.
 fn may(facts: &AdmissionFacts) -> bool {
     let caller = &facts.caller;
     let granted = caller.grants.iter().any(|(grantee, tool)| {
@@ -140,7 +137,7 @@ fn may(facts: &AdmissionFacts) -> bool {
         };
         to_caller && tool.as_ref().is_none_or(|tool| *tool == caller.tool)
     });
-    granted || caller.scopes.allow(Scope::Admin)
+    caller.scopes.allow(Scope::Admin) || (granted && caller.break_glass.is_none())
 }
 
 /// Whether somebody else consented to exactly this call.
@@ -152,9 +149,6 @@ fn consent(facts: &AdmissionFacts) -> Result<(), Decision> {
         )));
     };
     let refused = |text: &str| Err(Decision::deny(Reason::new(ReasonCode::ApprovalInvalid, text)));
-    let ApprovalState::Approved { by, .. } = &approval.state else {
-        return refused("the approval is not given, refused or spent");
-    };
     let same_call = facts.inventory == InventoryFact::Listed(approval.descriptor_digest)
         && approval.argument_digest == facts.argument_digest
         && approval.tool == facts.caller.tool
@@ -166,11 +160,20 @@ fn consent(facts: &AdmissionFacts) -> Result<(), Decision> {
     if !same_call {
         return refused("the approval belongs to another call");
     }
-    if *by == facts.caller.subject {
-        return refused("somebody else than the caller has to consent");
-    }
     if approval.expires_at <= facts.now {
         return refused("the approval has expired; ask again");
     }
-    Ok(())
+    match &approval.state {
+        ApprovalState::Pending => Err(Decision::needs_approval(Reason::new(
+            ReasonCode::ApprovalRequired,
+            "nobody has decided about the call yet",
+        ))),
+        ApprovalState::Approved { by, .. } if *by == approval.requested_by => {
+            refused("somebody else than the caller has to consent")
+        }
+        ApprovalState::Approved { .. } => Ok(()),
+        ApprovalState::Refused { .. } | ApprovalState::Spent { .. } => {
+            refused("the approval is refused or spent")
+        }
+    }
 }

@@ -1,0 +1,10 @@
+//! The control plane over the in-memory references, and the references under the suites.
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers of tests fail by panicking, like tests"
+)]
+
+mod conformance;
