@@ -93,7 +93,8 @@ fn server_is_ready(facts: &AdmissionFacts) -> Step {
         ReasonCode::ServerNotReady,
         format!("the server is not ready: {}", each.join("; ")),
     ));
-    decision.reasons.extend(blockers.iter().cloned());
+    let lines = blockers.iter().map(|blocker| reason(blocker.code, &blocker.text));
+    decision.reasons.extend(lines);
     Err(decision)
 }
 

@@ -1,0 +1,18 @@
+//! The policy from outside, through core's ports.
+#![expect(
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test fails by a panic"
+)]
+
+mod admission;
+mod agreement;
+mod boundary;
+mod coverage;
+mod environment;
+mod facts;
+mod naive;
+mod quota;
+mod remote;
+mod stdio;
