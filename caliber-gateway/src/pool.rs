@@ -1,0 +1,366 @@
+//! The open sessions of all servers: who may use which, how many there are, and when they are renewed.
+//!
+//! A session belongs to a server, the definition it was opened with, and its caller, unless the operator lets all
+//! callers share one or the server keeps no sessions at all. What ends a session and costs a caller its state is
+//! told to that caller once, instead of a call on a state that is not there.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use caliber_core::clock::Deadline;
+use caliber_core::gateway::{CallerKey, Listing, Target};
+use caliber_core::id::ServerId;
+use caliber_core::reason::ReasonCode;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::error::Failure;
+use crate::opening::Opener;
+use crate::session::Session;
+
+mod listings;
+mod server;
+
+pub(crate) use server::Server;
+use server::{Found, SessionKey};
+
+/// Servers that are kept in mind though nothing of them is open.
+const REMEMBERED_SERVERS: usize = 4_096;
+/// How long calls under way may go on in a session that is to end.
+const DRAIN_TIME: Duration = Duration::from_secs(10);
+/// The longest that the end of a session may take, in the background.
+const END_TIME: Duration = Duration::from_secs(30);
+/// A failed connection that took less is no burden: the upstream can be asked again at once.
+const CHEAP_FAILURE: Duration = Duration::from_millis(250);
+/// How long maintenance sleeps when nothing is due.
+const MAINTENANCE_PAUSE: Duration = Duration::from_secs(60);
+
+/// The sessions.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) opener: Opener,
+    servers: Mutex<HashMap<ServerId, Arc<Server>>>,
+    listings: listings::Listings,
+    /// Told when a session's list of tools changed, and when a session ended.
+    wake: Arc<Notify>,
+    /// Sessions that are being ended.
+    farewells: TaskTracker,
+    shutdown: CancellationToken,
+}
+
+/// The use of a session for one call.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    pub(crate) session: Arc<Session>,
+    server: Arc<Server>,
+    pool: Arc<Pool>,
+    sent: bool,
+    ended: bool,
+}
+
+impl Pool {
+    pub(crate) fn new(opener: Opener) -> Self {
+        Self {
+            opener,
+            servers: Mutex::default(),
+            listings: listings::Listings::default(),
+            wake: Arc::default(),
+            farewells: TaskTracker::new(),
+            shutdown: CancellationToken::new(),
+        }
+    }
+
+    /// What is known of a server; begins with nothing.
+    pub(crate) fn server(&self, id: &ServerId) -> Arc<Server> {
+        let mut servers = self.servers();
+        if let Some(server) = servers.get(id) {
+            return Arc::clone(server);
+        }
+        if servers.len() >= REMEMBERED_SERVERS {
+            // Callers may name servers that do not exist: nothing of these stays.
+            servers.retain(|_, server| Arc::strong_count(server) > 1 || !server.is_empty());
+        }
+        let server = Arc::new(Server::new(id.clone(), &self.opener.settings));
+        servers.insert(id.clone(), Arc::clone(&server));
+        server
+    }
+
+    /// What is known of a server, if anything is.
+    pub(crate) fn known(&self, id: &ServerId) -> Option<Arc<Server>> {
+        self.servers().get(id).cloned()
+    }
+
+    /// The session for a call of `caller`, opened if need be. Any number of callers open it once.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none; nothing was sent.
+    pub(crate) async fn lease(
+        self: &Arc<Self>,
+        server: &Arc<Server>,
+        target: &Target,
+        caller: &CallerKey,
+        deadline: Deadline,
+    ) -> Result<Lease, Failure> {
+        let mut opening = match server.find(target, caller, &self.opener.settings) {
+            Found::Session(session) => return Ok(self.lease_of(session, server)),
+            Found::Lost { failure, ended } => {
+                self.dismiss(ended);
+                return Err(failure);
+            }
+            Found::Opening(opening) => opening,
+            Found::Nothing { key, ended } => {
+                self.dismiss(ended);
+                self.make_room()?;
+                self.begin_opening(server, target, key)?
+            }
+        };
+        let opened = tokio::time::timeout_at(deadline.instant(), opening.wait_for(Option::is_some)).await;
+        match opened.map(|opened| opened.map(|opened| opened.clone())) {
+            Ok(Ok(Some(Ok(session)))) => Ok(self.lease_of(session, server)),
+            Ok(Ok(Some(Err(failure)))) => Err(failure),
+            Ok(_) => Err(Failure::connect("opening a session ended without an outcome")),
+            Err(_) => Err(Failure::timeout("opening a session")),
+        }
+    }
+
+    fn lease_of(self: &Arc<Self>, session: Arc<Session>, server: &Arc<Server>) -> Lease {
+        session.calls.fetch_add(1, Ordering::AcqRel);
+        server.calls.fetch_add(1, Ordering::Relaxed);
+        Lease {
+            session,
+            server: Arc::clone(server),
+            pool: Arc::clone(self),
+            sent: false,
+            ended: false,
+        }
+    }
+
+    /// Opens a session in a task of its own: a caller that goes away, or has little time, costs the others nothing.
+    fn begin_opening(
+        self: &Arc<Self>,
+        server: &Arc<Server>,
+        target: &Target,
+        key: SessionKey,
+    ) -> Result<watch::Receiver<server::Opened>, Failure> {
+        if self.shutdown.is_cancelled() {
+            return Err(Failure::busy(
+                ReasonCode::ServerBusy,
+                "the gateway is shutting down",
+            ));
+        }
+        let (publish, opening) = watch::channel(None);
+        let (opening, evicted) = server.begin_opening(&key, opening, &self.opener.settings)?;
+        self.dismiss(evicted);
+        let Some(number) = opening.number else {
+            return Ok(opening.receiver);
+        };
+        let (pool, server, target) = (Arc::clone(self), Arc::clone(server), target.clone());
+        self.farewells.spawn(async move {
+            let started = Instant::now();
+            let deadline = Deadline::after(pool.opener.settings.opening);
+            let wake = Arc::clone(&pool.wake);
+            let opened = tokio::select! {
+                opened = pool.opener.open(&target.definition, wake, deadline) => opened.map(Arc::new),
+                () = pool.shutdown.cancelled() => Err(Failure::connect("the gateway is shutting down")),
+            };
+            let costly = started.elapsed() >= CHEAP_FAILURE || target.definition.endpoint.remote().is_none();
+            let unwanted = opened.as_ref().ok().cloned();
+            let outcome = server.end_opening(&key, number, opened, costly);
+            if outcome.is_err() {
+                pool.dismiss(unwanted);
+            }
+            if let Ok(session) = &outcome {
+                session.listen();
+                pool.publish(&server, session.discovery());
+            }
+            // Nobody may wait any more.
+            drop(publish.send(Some(outcome)));
+        });
+        Ok(opening.receiver)
+    }
+
+    /// Makes room for one more session, at the cost of the one that rested longest.
+    fn make_room(&self) -> Result<(), Failure> {
+        let limit = self.opener.settings.sessions;
+        let servers: Vec<_> = self.servers().values().cloned().collect();
+        let open: usize = servers.iter().map(|server| server.open_sessions()).sum();
+        if open < limit {
+            return Ok(());
+        }
+        let resting = servers
+            .iter()
+            .filter_map(|server| server.longest_resting().map(|since| (since, server)));
+        let Some((_, server)) = resting.min_by_key(|(since, _)| *since) else {
+            return Err(Failure::busy(
+                ReasonCode::ServerBusy,
+                format!("all {limit} sessions are at work"),
+            ));
+        };
+        self.dismiss(server.evict_longest_resting());
+        Ok(())
+    }
+
+    /// Ends sessions in the background, once their calls have ended.
+    pub(crate) fn dismiss(&self, sessions: impl IntoIterator<Item = Arc<Session>>) {
+        for session in sessions {
+            let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+                return;
+            };
+            let ending = async move {
+                let drained = async {
+                    while !session.is_resting() && session.connection.inbox.closed().is_none() {
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                    }
+                };
+                drop(tokio::time::timeout(DRAIN_TIME, drained).await);
+                drop(tokio::time::timeout(END_TIME, session.connection.transport.close()).await);
+            };
+            self.farewells.spawn_on(ending, &runtime);
+        }
+    }
+
+    fn publish(&self, server: &Server, discovery: caliber_core::inventory::Discovery) {
+        self.listings.push(Listing {
+            server: server.id.clone(),
+            discovery,
+        });
+    }
+
+    /// Lists the tools of a session again.
+    pub(crate) async fn list_again(&self, server: &Server, session: &Session) -> Result<(), Failure> {
+        let discovery = session.list_again(&self.opener.settings).await?;
+        self.publish(server, discovery);
+        Ok(())
+    }
+
+    /// The next listing; does the maintenance of the sessions meanwhile. Cancel-safe.
+    pub(crate) async fn next_listing(self: &Arc<Self>) -> Listing {
+        loop {
+            if let Some(listing) = self.listings.pop() {
+                return listing;
+            }
+            let due = self.maintain();
+            tokio::select! {
+                () = self.listings.arrived() => {}
+                () = self.wake.notified() => {}
+                () = tokio::time::sleep_until(due.into()) => {}
+            }
+        }
+    }
+
+    /// Ends what rested too long or has ended, and begins the listings that are due; returns when to look again.
+    fn maintain(self: &Arc<Self>) -> Instant {
+        let settings = &self.opener.settings;
+        let now = Instant::now();
+        let mut next = now + MAINTENANCE_PAUSE;
+        let servers: Vec<_> = self.servers().values().cloned().collect();
+        for server in servers {
+            self.dismiss(server.evict_ended_and_idle(now, settings));
+            for session in server.sessions() {
+                let due = session.next_listing(settings);
+                if due > now {
+                    next = next.min(due).min(session.idle_since() + settings.idle);
+                } else if session.begin_background_listing() {
+                    let (pool, server) = (Arc::clone(self), Arc::clone(&server));
+                    self.farewells.spawn(async move {
+                        let listing = pool.list_again(&server, &session);
+                        let listed = tokio::time::timeout(pool.opener.settings.opening, listing).await;
+                        if let Ok(Err(failure)) = listed {
+                            tracing::warn!(server = %server.id, error = failure.message, "a listing failed");
+                            if failure.ends_session {
+                                pool.dismiss(server.remove(&session));
+                            }
+                        }
+                        session.end_background_listing();
+                        pool.wake.notify_one();
+                    });
+                }
+            }
+        }
+        next
+    }
+
+    /// Ends the sessions of a server.
+    pub(crate) fn evict(&self, id: &ServerId) {
+        if let Some(server) = self.known(id) {
+            self.dismiss(server.evict_all());
+        }
+    }
+
+    /// Ends everything until `deadline`.
+    pub(crate) async fn close(&self, deadline: Deadline) {
+        self.shutdown.cancel();
+        let servers: Vec<_> = self.servers().drain().map(|(_, server)| server).collect();
+        for server in servers {
+            for session in server.evict_all() {
+                // Calls under way have had their grace.
+                session
+                    .connection
+                    .inbox
+                    .close(Failure::lost("the gateway was shut down"));
+                self.dismiss([session]);
+            }
+        }
+        self.farewells.close();
+        drop(tokio::time::timeout_at(deadline.instant(), self.farewells.wait()).await);
+    }
+
+    fn servers(&self) -> MutexGuard<'_, HashMap<ServerId, Arc<Server>>> {
+        self.servers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lease {
+    /// From here on the call may have reached the upstream.
+    pub(crate) fn sending(&mut self) {
+        self.sent = true;
+    }
+
+    /// The call ended before anything of it was sent.
+    pub(crate) fn refused(&mut self, failure: &Failure) {
+        if failure.ends_session {
+            self.failed(failure);
+        }
+    }
+
+    /// The call was answered.
+    pub(crate) fn answered(&mut self) {
+        self.ended = true;
+        self.session.was_answered();
+        self.server.succeeded();
+    }
+
+    /// The call failed.
+    pub(crate) fn failed(&mut self, failure: &Failure) {
+        self.ended = true;
+        if failure.ends_session {
+            self.session.was_told();
+            self.server.session_failed(&self.session);
+            self.pool.dismiss(self.server.remove(&self.session));
+        } else {
+            self.session.was_answered();
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.session.touch();
+        self.session.calls.fetch_sub(1, Ordering::AcqRel);
+        self.server.calls.fetch_sub(1, Ordering::Relaxed);
+        if self.sent
+            && !self.ended
+            && self.session.was_given_up(&self.pool.opener.settings)
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let session = Arc::clone(&self.session);
+            self.pool
+                .farewells
+                .spawn_on(async move { session.check_life().await }, &runtime);
+        }
+    }
+}

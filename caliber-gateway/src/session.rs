@@ -1,0 +1,354 @@
+//! A session: one connection after its handshake, with what the server advertised on it last.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use caliber_core::admission::SessionFact;
+use caliber_core::descriptor::{Descriptor, ToolName};
+use caliber_core::digest::{DescriptorDigest, Fingerprint};
+use caliber_core::inventory::{Discovery, WithheldTool};
+use caliber_core::json::JsonText;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::client::Introduction;
+use crate::connection::{Connection, Request};
+use crate::error::Failure;
+use crate::inbox::Reply;
+use crate::listing::{Listed, list_tools};
+use crate::mirror::{self, Mirror};
+use crate::settings::{ENVELOPE_BYTES, GatewaySettings};
+use crate::transport::{Era, Transport};
+
+/// Listings that notifications may cause at once, before they are spread.
+const LISTING_BURST: u32 = 3;
+/// The largest answer to a request for a sign of life, in bytes.
+const SIGN_OF_LIFE_BYTES: usize = 256 << 10;
+/// How often a subscription that broke off is opened again, and the first pause before that; it doubles.
+const SUBSCRIPTIONS: u32 = 6;
+const SUBSCRIPTION_PAUSE: Duration = Duration::from_secs(2);
+/// How long a sign of life may take.
+const SIGN_OF_LIFE_TIME: Duration = Duration::from_secs(2);
+
+/// An open session.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) connection: Arc<Connection>,
+    pub(crate) introduction: Introduction,
+    fingerprint: Fingerprint,
+    tools: RwLock<Arc<Tools>>,
+    opened: Instant,
+    /// Milliseconds since `opened`.
+    last_used: AtomicU64,
+    last_listed: AtomicU64,
+    /// Listings that notifications caused.
+    caused_listings: AtomicU32,
+    listing: tokio::sync::Mutex<()>,
+    listing_in_background: AtomicBool,
+    pub(crate) calls: AtomicU32,
+    /// Whether a call was ever answered here: from then on the caller may have state.
+    answered: AtomicBool,
+    /// Whether a caller was told that the session ended.
+    told: AtomicBool,
+    /// Calls in a row that were given up.
+    unanswered: AtomicU32,
+    checking: AtomicBool,
+    subscription: Mutex<Option<AbortOnDropHandle<()>>>,
+}
+
+/// What a session advertises.
+#[derive(Debug)]
+struct Tools {
+    by_name: HashMap<ToolName, Advertised>,
+    discovery: Discovery,
+}
+
+#[derive(Debug)]
+struct Advertised {
+    digest: DescriptorDigest,
+    mirrors: Arc<[Mirror]>,
+}
+
+impl Session {
+    pub(crate) fn new(
+        connection: Arc<Connection>,
+        introduction: Introduction,
+        fingerprint: Fingerprint,
+        listed: Listed,
+    ) -> Self {
+        let mirrored = introduction.era == Era::Modern && matches!(connection.transport, Transport::Http(_));
+        let tools = Tools::new(listed, &introduction, fingerprint, mirrored);
+        Self {
+            connection,
+            introduction,
+            fingerprint,
+            tools: RwLock::new(Arc::new(tools)),
+            opened: Instant::now(),
+            last_used: AtomicU64::new(0),
+            last_listed: AtomicU64::new(0),
+            caused_listings: AtomicU32::new(0),
+            listing: tokio::sync::Mutex::new(()),
+            listing_in_background: AtomicBool::new(false),
+            calls: AtomicU32::new(0),
+            answered: AtomicBool::new(false),
+            told: AtomicBool::new(false),
+            unanswered: AtomicU32::new(0),
+            checking: AtomicBool::new(false),
+            subscription: Mutex::new(None),
+        }
+    }
+
+    /// Begins to listen for changes, if the server tells of them.
+    pub(crate) fn listen(&self) {
+        if !self.introduction.tells_changes {
+            return;
+        }
+        match (&self.connection.transport, self.introduction.era) {
+            (Transport::Http(http), Era::Legacy) => http.listen(self.introduction.version.clone()),
+            (_, Era::Modern) => {
+                let task = tokio::spawn(subscribe(Arc::clone(&self.connection), self.introduction.clone()));
+                let mut subscription = self.subscription.lock().unwrap_or_else(PoisonError::into_inner);
+                *subscription = Some(AbortOnDropHandle::new(task));
+            }
+            (_, Era::Legacy) => {}
+        }
+    }
+
+    /// What was advertised last about `tool`.
+    pub(crate) fn fact(&self, tool: &ToolName) -> SessionFact {
+        match self.tools().by_name.get(tool) {
+            Some(advertised) => SessionFact::Advertised(advertised.digest),
+            None => SessionFact::Unlisted,
+        }
+    }
+
+    /// What was advertised last.
+    pub(crate) fn discovery(&self) -> Discovery {
+        self.tools().discovery.clone()
+    }
+
+    /// Calls a tool. Dropping the future cancels the call at the upstream.
+    pub(crate) async fn call(
+        &self,
+        tool: &ToolName,
+        arguments: &JsonText,
+        result_bytes: usize,
+    ) -> Result<Reply, Failure> {
+        let tools = self.tools();
+        let mirrors = tools.by_name.get(tool).map(|advertised| &advertised.mirrors);
+        let mirrored = mirror::headers(mirrors.map_or(&[], |mirrors| mirrors), arguments)
+            .map_err(|problem| Failure::unmirrored(&problem))?;
+        let meta = match &self.introduction.meta {
+            Some(meta) => format!(r#","_meta":{meta}"#),
+            None => String::new(),
+        };
+        // A tool name holds nothing that needs escaping; the arguments travel as they came.
+        let params = format!(r#"{{"name":"{tool}","arguments":{}{meta}}}"#, arguments.as_str());
+        self.connection
+            .request(Request {
+                method: "tools/call",
+                params,
+                name: Some(tool.as_str()),
+                mirrored: &mirrored,
+                era: self.introduction.era,
+                version: Some(&self.introduction.version),
+                answer_bytes: result_bytes.saturating_add(ENVELOPE_BYTES),
+            })
+            .await
+    }
+
+    /// Lists again and remembers what is advertised now; two listings at once become one after the other.
+    pub(crate) async fn list_again(&self, settings: &GatewaySettings) -> Result<Discovery, Failure> {
+        let _one_at_a_time = self.listing.lock().await;
+        // What changes from here on asks for another listing.
+        if self.connection.inbox.take_tools_changed().is_some() {
+            self.caused_listings.fetch_add(1, Ordering::Relaxed);
+        }
+        self.last_listed.store(self.age(), Ordering::Relaxed);
+        let listed = list_tools(&self.connection, &self.introduction, settings).await?;
+        let mirrored =
+            self.introduction.era == Era::Modern && matches!(self.connection.transport, Transport::Http(_));
+        let tools = Arc::new(Tools::new(listed, &self.introduction, self.fingerprint, mirrored));
+        let discovery = tools.discovery.clone();
+        *self.tools.write().unwrap_or_else(PoisonError::into_inner) = tools;
+        Ok(discovery)
+    }
+
+    /// When the tools are to be listed again.
+    pub(crate) fn next_listing(&self, settings: &GatewaySettings) -> Instant {
+        let last = self.last_listed();
+        match self.connection.inbox.tools_changed() {
+            None => last + settings.relist,
+            Some(changed) if self.has_listings_left() => changed + settings.list_debounce,
+            Some(changed) => (changed + settings.list_debounce).max(last + settings.list_interval),
+        }
+    }
+
+    /// Whether a change was told that a call should not go past, and listing is not being rationed.
+    pub(crate) fn must_list_before_call(&self, settings: &GatewaySettings) -> bool {
+        self.connection.inbox.tools_changed().is_some()
+            && (self.has_listings_left() || self.last_listed().elapsed() >= settings.list_interval)
+    }
+
+    fn has_listings_left(&self) -> bool {
+        self.caused_listings.load(Ordering::Relaxed) < LISTING_BURST
+    }
+
+    fn last_listed(&self) -> Instant {
+        self.opened + Duration::from_millis(self.last_listed.load(Ordering::Relaxed))
+    }
+
+    /// Whether calls can go over it.
+    pub(crate) fn is_usable(&self, settings: &GatewaySettings) -> bool {
+        let deaf = self.is_process() && self.connection.inbox.late() >= settings.late_answers;
+        self.connection.inbox.closed().is_none() && !deaf
+    }
+
+    /// Whether ending it would cost a caller state without anybody having told it.
+    pub(crate) fn ends_state(&self) -> bool {
+        self.connection.transport.holds_state(self.introduction.era)
+            && self.has_answered()
+            && !self.told.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_stateless(&self) -> bool {
+        self.connection.transport.is_stateless(self.introduction.era)
+    }
+
+    pub(crate) fn idle_since(&self) -> Instant {
+        self.opened + Duration::from_millis(self.last_used.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn is_resting(&self) -> bool {
+        self.calls.load(Ordering::Acquire) == 0
+    }
+
+    pub(crate) fn touch(&self) {
+        self.last_used.store(self.age(), Ordering::Relaxed);
+    }
+
+    /// Whether it is a process of ours.
+    pub(crate) fn is_process(&self) -> bool {
+        matches!(self.connection.transport, Transport::Stdio(_))
+    }
+
+    /// Whether a call was ever answered in it.
+    pub(crate) fn has_answered(&self) -> bool {
+        self.answered.load(Ordering::Relaxed)
+    }
+
+    /// Whether the caller may begin a listing in the background; one at a time.
+    pub(crate) fn begin_background_listing(&self) -> bool {
+        !self.listing_in_background.swap(true, Ordering::AcqRel)
+    }
+
+    pub(crate) fn end_background_listing(&self) {
+        self.listing_in_background.store(false, Ordering::Release);
+    }
+
+    pub(crate) fn was_answered(&self) {
+        self.answered.store(true, Ordering::Relaxed);
+        self.unanswered.store(0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn was_told(&self) {
+        self.told.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes a call that was given up; returns whether the session should be asked for a sign of life. HTTP requests
+    /// stand alone, so only a process can be stuck as a whole.
+    pub(crate) fn was_given_up(&self, settings: &GatewaySettings) -> bool {
+        let unanswered = self.unanswered.fetch_add(1, Ordering::Relaxed) + 1;
+        self.is_process()
+            && unanswered >= settings.unanswered
+            && self.connection.inbox.closed().is_none()
+            && !self.checking.swap(true, Ordering::AcqRel)
+    }
+
+    /// Asks for a sign of life; ends the connection when there is none.
+    pub(crate) async fn check_life(&self) {
+        let (method, params) = match (&self.introduction.era, &self.introduction.meta) {
+            (Era::Modern, Some(meta)) => ("server/discover", format!(r#"{{"_meta":{meta}}}"#)),
+            _ => ("ping", "{}".to_owned()),
+        };
+        let sign = self.connection.request(Request {
+            method,
+            params,
+            name: None,
+            mirrored: &[],
+            era: self.introduction.era,
+            version: Some(&self.introduction.version),
+            answer_bytes: SIGN_OF_LIFE_BYTES,
+        });
+        match tokio::time::timeout(SIGN_OF_LIFE_TIME, sign).await {
+            Ok(Ok(_)) => self.unanswered.store(0, Ordering::Relaxed),
+            Ok(Err(_)) => {}
+            Err(_) => self.connection.inbox.close(Failure::lost(
+                "the server gave no sign of life after calls that it did not answer, and is replaced",
+            )),
+        }
+        self.checking.store(false, Ordering::Release);
+    }
+
+    fn age(&self) -> u64 {
+        u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn tools(&self) -> Arc<Tools> {
+        Arc::clone(&self.tools.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Tools {
+    fn new(listed: Listed, introduction: &Introduction, fingerprint: Fingerprint, mirrored: bool) -> Self {
+        let advertised = |tool: &Descriptor| {
+            let mirrors = if mirrored {
+                mirror::mirrors(tool.input_schema()).unwrap_or_default()
+            } else {
+                Vec::new()
+            };
+            let advertised = Advertised {
+                digest: tool.digest(),
+                mirrors: mirrors.into(),
+            };
+            (tool.name().clone(), advertised)
+        };
+        let by_name = listed.tools.iter().map(advertised).collect();
+        let withheld: Vec<WithheldTool> = listed.withheld;
+        Self {
+            by_name,
+            discovery: Discovery {
+                fingerprint,
+                protocol_version: introduction.version.clone(),
+                server_info: introduction.server_info.clone(),
+                instructions: introduction.instructions.clone(),
+                tools: listed.tools,
+                withheld,
+            },
+        }
+    }
+}
+
+/// Subscribes to changes of the tool list (MCP 2026-07-28). The answer comes when the subscription ends; a broken
+/// stream is opened again, a few times. Without a subscription the re-list interval still holds.
+async fn subscribe(connection: Arc<Connection>, introduction: Introduction) {
+    let Some(meta) = &introduction.meta else {
+        return;
+    };
+    for attempt in 0..SUBSCRIPTIONS {
+        let subscribed = connection.request(Request {
+            method: "subscriptions/listen",
+            params: format!(r#"{{"notifications":{{"toolsListChanged":true}},"_meta":{meta}}}"#),
+            name: None,
+            mirrored: &[],
+            era: introduction.era,
+            version: Some(&introduction.version),
+            answer_bytes: SIGN_OF_LIFE_BYTES,
+        });
+        if subscribed.await.is_ok() || connection.inbox.closed().is_some() {
+            return;
+        }
+        tokio::time::sleep(SUBSCRIPTION_PAUSE * 2_u32.pow(attempt)).await;
+    }
+}
