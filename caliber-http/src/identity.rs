@@ -15,13 +15,25 @@ use crate::problem::{HttpReason, Problem};
 use crate::settings::{Authentication, PROJECT_HEADER};
 use crate::state::Api;
 
-/// Who makes a request. A handler that takes one cannot be reached without.
-pub(crate) struct Caller(pub(crate) Principal);
+/// A caller that the host of the router has identified itself, and the surface that its acts are recorded under.
+/// The host puts it into the extensions of a request; it then counts before every credential, and nothing that comes
+/// over a network can bring one.
+#[derive(Clone, Debug)]
+pub struct HostCaller {
+    /// Who makes the request. Its project is the one that counts.
+    pub principal: Principal,
+    /// Where the request came in.
+    pub surface: Surface,
+}
+
+/// Who makes a request, and where it came in when the host says so. A handler that takes one cannot be reached
+/// without.
+pub(crate) struct Caller(pub(crate) Principal, pub(crate) Option<Surface>);
 
 impl Caller {
     /// The caller with the surface that its acts are recorded under.
     pub(crate) fn who(&self) -> (&Principal, Surface) {
-        (&self.0, Surface::Http)
+        (&self.0, self.1.unwrap_or(Surface::Http))
     }
 }
 
@@ -29,17 +41,20 @@ impl FromRequestParts<Api> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Problem> {
+        if let Some(HostCaller { principal, surface }) = parts.extensions.get::<HostCaller>() {
+            return Ok(Self(principal.clone(), Some(*surface)));
+        }
         let project = read_project(&parts.headers);
         let Some(credential) = credential(parts, api)? else {
             let mut principal = Principal::local_administrator();
             principal.project = project?.unwrap_or_default();
-            return Ok(Self(principal));
+            return Ok(Self(principal, None));
         };
         // Whoever cannot say who they are learns nothing about their other mistakes.
         let asked = project.as_ref().ok().and_then(Option::as_ref);
         let principal = api.caliber().authenticate(&credential, asked).await?;
         project?;
-        Ok(Self(principal))
+        Ok(Self(principal, None))
     }
 }
 

@@ -28,6 +28,7 @@ mod wire;
 
 pub use document::openapi;
 pub use error::{Error, Result};
+pub use identity::HostCaller;
 pub use problem::HttpReason;
 pub use router::router;
 pub use serve::serve;

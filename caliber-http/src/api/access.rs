@@ -60,7 +60,7 @@ pub(crate) async fn create_token(
 )]
 pub(crate) async fn list_tokens(
     State(api): State<Api>,
-    Caller(principal): Caller,
+    Caller(principal, _): Caller,
     Parameters(page): Parameters<PageParameters>,
 ) -> Reply<Response> {
     let tokens = api
@@ -134,7 +134,7 @@ pub(crate) async fn create_grant(
 )]
 pub(crate) async fn list_grants(
     State(api): State<Api>,
-    Caller(principal): Caller,
+    Caller(principal, _): Caller,
     Parameters(page): Parameters<PageParameters>,
 ) -> Reply<Response> {
     let grants = api

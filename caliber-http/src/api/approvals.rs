@@ -22,7 +22,7 @@ use crate::wire::approvals::{Approval, ApprovalFilter, ApprovalPath, ApprovalSta
 )]
 pub(crate) async fn list(
     State(api): State<Api>,
-    Caller(principal): Caller,
+    Caller(principal, _): Caller,
     Parameters(filter): Parameters<ApprovalFilter>,
 ) -> Reply<Response> {
     let pending_only = filter.state == Some(ApprovalStateFilter::Pending);
@@ -45,7 +45,7 @@ pub(crate) async fn list(
 )]
 pub(crate) async fn show(
     State(api): State<Api>,
-    Caller(principal): Caller,
+    Caller(principal, _): Caller,
     Segments(path): Segments<ApprovalPath>,
 ) -> Reply<Response> {
     let approval = api

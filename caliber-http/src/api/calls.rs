@@ -39,12 +39,12 @@ const LONGEST_CALL_MS: u64 = 3_600_000;
 )]
 pub(crate) async fn invoke(
     State(api): State<Api>,
-    Caller(principal): Caller,
+    Caller(principal, surface): Caller,
     Segments(path): Segments<ServerPath>,
     Json(input): Json<InvokeInput>,
 ) -> Reply<Response> {
     let server = path.server()?;
-    let request = request(&server, input)?;
+    let request = request(&server, input, surface.unwrap_or(Surface::Playground))?;
     let tool = request.tool.clone();
     let invoked = api.caliber().invoke(&principal, request).await;
     api.metrics().invoked(match &invoked {
@@ -65,7 +65,7 @@ pub(crate) async fn invoke(
     })
 }
 
-fn request(server: &ServerId, input: InvokeInput) -> Result<InvokeRequest, Problem> {
+fn request(server: &ServerId, input: InvokeInput, surface: Surface) -> Result<InvokeRequest, Problem> {
     let mut problems = Vec::new();
     let mut add = |field: &str, problem: &str| {
         problems.push(FieldProblem {
@@ -102,7 +102,7 @@ fn request(server: &ServerId, input: InvokeInput) -> Result<InvokeRequest, Probl
         return Err(Problem::invalid("body", problems));
     }
     let arguments = arguments.map_err(|error| Problem::from(error).about_field("arguments"))?;
-    let mut request = InvokeRequest::new(server.clone(), tool?, arguments, Surface::Playground);
+    let mut request = InvokeRequest::new(server.clone(), tool?, arguments, surface);
     request.approval = approval?;
     request.break_glass = input.break_glass;
     request.timeout = input.timeout_ms.map(Duration::from_millis);
@@ -130,7 +130,7 @@ fn outcome_of(error: &Error) -> InvocationOutcome {
 )]
 pub(crate) async fn list(
     State(api): State<Api>,
-    Caller(principal): Caller,
+    Caller(principal, _): Caller,
     Segments(path): Segments<ServerPath>,
     Parameters(page): Parameters<PageParameters>,
 ) -> Reply<Response> {
@@ -163,7 +163,7 @@ pub(crate) struct InvocationPath {
 )]
 pub(crate) async fn show(
     State(api): State<Api>,
-    Caller(principal): Caller,
+    Caller(principal, _): Caller,
     Segments(path): Segments<InvocationPath>,
 ) -> Reply<Response> {
     let id: InvocationId = path.invocation_id.parse()?;

@@ -22,7 +22,7 @@ use crate::wire::history::{AuditEntry, AuditFilter};
 )]
 pub(crate) async fn of_server(
     State(api): State<Api>,
-    Caller(principal): Caller,
+    Caller(principal, _): Caller,
     Segments(path): Segments<ServerPath>,
     Parameters(page): Parameters<PageParameters>,
 ) -> Reply<Response> {
@@ -46,7 +46,7 @@ pub(crate) async fn of_server(
 )]
 pub(crate) async fn list(
     State(api): State<Api>,
-    Caller(principal): Caller,
+    Caller(principal, _): Caller,
     Parameters(filter): Parameters<AuditFilter>,
 ) -> Reply<Response> {
     let invalid = |field: &str, problem: &str| Problem::invalid_field("query", field, problem);

@@ -31,7 +31,7 @@ const CHANGE_ATTEMPTS: usize = 3;
 )]
 pub(crate) async fn list(
     State(api): State<Api>,
-    Caller(principal): Caller,
+    Caller(principal, _): Caller,
     Parameters(filter): Parameters<ServerFilter>,
 ) -> Reply<Response> {
     let query = convert::server_query(&filter);
@@ -115,7 +115,7 @@ async fn created(api: &Api, caller: &Caller, id: &ServerId) -> Reply<Response> {
 )]
 pub(crate) async fn check_definition(
     State(api): State<Api>,
-    Caller(principal): Caller,
+    Caller(principal, _): Caller,
     Json(input): Json<ServerInput>,
 ) -> Reply<Response> {
     let definition = convert::definition(input)?.definition;
@@ -135,7 +135,7 @@ pub(crate) async fn check_definition(
 )]
 pub(crate) async fn show(
     State(api): State<Api>,
-    Caller(principal): Caller,
+    Caller(principal, _): Caller,
     Segments(path): Segments<ServerPath>,
 ) -> Reply<Response> {
     let view = api.caliber().server(&principal, &path.server()?).await?;

@@ -71,7 +71,7 @@ fn shown(
 )]
 pub(crate) async fn list(
     State(api): State<Api>,
-    Caller(principal): Caller,
+    Caller(principal, _): Caller,
     Segments(path): Segments<ServerPath>,
     Parameters(page): Parameters<PageParameters>,
 ) -> Reply<Response> {
@@ -113,7 +113,7 @@ pub(crate) async fn list(
 )]
 pub(crate) async fn show(
     State(api): State<Api>,
-    Caller(principal): Caller,
+    Caller(principal, _): Caller,
     Segments(path): Segments<ToolPath>,
 ) -> Reply<Response> {
     let (id, tool) = path.tool()?;
@@ -174,7 +174,7 @@ pub(crate) async fn declassify(
 )]
 pub(crate) async fn diff(
     State(api): State<Api>,
-    Caller(principal): Caller,
+    Caller(principal, _): Caller,
     Segments(path): Segments<ToolPath>,
 ) -> Reply<Response> {
     let (id, tool) = path.tool()?;
