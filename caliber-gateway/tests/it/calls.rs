@@ -1,0 +1,61 @@
+//! Calls over every transport and in both families.
+
+use crate::support::{EVERY_TRANSPORT, House, Over, Rig, text};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_healthy_server_is_discovered_and_called() {
+    let house = House::new();
+    for (over, era) in [
+        (Over::Stdio, "legacy"),
+        (Over::Http, "legacy"),
+        (Over::Sse, "legacy"),
+        (Over::Stdio, "modern"),
+        (Over::Http, "modern"),
+        (Over::Stdio, "dual"),
+        (Over::Http, "dual"),
+    ] {
+        let rig = Rig::new(over, &["--era", era]);
+        let name = format!("{over:?}-{era}").to_lowercase();
+        let server = house.add(&name, &rig).await;
+        let outcome = house.call(&server, "echo", r#"{"value":"ü"}"#).await.unwrap();
+        assert_eq!(text(&outcome), "ü", "{name}");
+        for count in ["1", "2", "3"] {
+            let outcome = house.call(&server, "count", "{}").await.unwrap();
+            assert_eq!(text(&outcome), count, "{name}");
+        }
+        // One for the discovery, one for the calls.
+        let handshakes = match era {
+            "legacy" => "initializes",
+            _ => "discovers",
+        };
+        assert_eq!(rig.records(handshakes).len(), 2, "{name}");
+        assert_eq!(rig.records("lists").len(), 2, "{name}");
+    }
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_pass_unchanged_in_both_directions() {
+    let house = House::new();
+    for over in EVERY_TRANSPORT {
+        let rig = Rig::new(over, &[]);
+        let server = house.add(&format!("{over:?}").to_lowercase(), &rig).await;
+        for value in [
+            "9007199254740993",
+            "-0",
+            "18446744073709551616",
+            "0.1000000000000000000000000000000000000001",
+            r#""天気 🌦 \u2028 \u0000 \ud83c\udf26""#,
+            "\"\u{2028}\u{feff}\"",
+            r#"{"$defs":{"b":1,"a":[1.10]}}"#,
+        ] {
+            let arguments = format!(r#"{{"value":{value}}}"#);
+            let outcome = house.call(&server, "echo", &arguments).await.unwrap();
+            let structured = outcome.answer.result.member("structuredContent").unwrap();
+            assert_eq!(structured.member("value").unwrap().as_str(), value, "{over:?}");
+            let sent = rig.records("requests");
+            assert!(sent.last().unwrap().contains(&arguments), "{over:?}: {sent:?}");
+        }
+    }
+    house.close().await;
+}
