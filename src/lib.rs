@@ -1,1 +1,21 @@
-//! placeholder
+#![doc = include_str!("../README.md")]
+
+#[cfg(feature = "sqlite")]
+mod installation;
+#[cfg(feature = "sqlite")]
+mod secrets;
+
+pub use caliber_core as core;
+pub use caliber_gateway as gateway;
+#[cfg(feature = "http")]
+pub use caliber_http as http;
+pub use caliber_policy as policy;
+#[cfg(feature = "sqlite")]
+pub use caliber_store as store;
+
+pub use caliber_core::{
+    Caliber, CheckOutcome, DiscoveryOutcome, Drift, Error, ErrorKind, InvokeOutcome, InvokeRequest, Result,
+    ServerRegistration, Settings, blocking,
+};
+#[cfg(feature = "sqlite")]
+pub use installation::{Config, Installation, open};
