@@ -205,7 +205,8 @@ pub struct AuditQuery {
     pub after: Option<AuditId>,
 }
 
-/// Receives a copy of every entry: an export. It may drop; the trail in the store does not.
+/// Receives a copy of every entry that this process writes: an export. It may drop; the trail in the store does
+/// not. What the store writes by itself (the single calls that a sweep settles) is in the trail only.
 pub trait AuditSink: Send + Sync + fmt::Debug {
     /// Takes one entry without blocking.
     fn export(&self, entry: &AuditEntry);

@@ -21,7 +21,9 @@ mod approvals;
 mod background;
 mod history;
 mod invoke;
+mod ledger;
 mod recorder;
+mod sealing;
 mod servers;
 mod tools;
 
@@ -62,11 +64,15 @@ pub struct Settings {
     pub result_bytes: usize,
     /// How long a request for consent, and the consent, stay valid; default 1 h.
     pub approval_lifetime: Duration,
+    /// The most requests for consent of one caller that may wait in one project; default 100. At most 500 wait in
+    /// one project, whoever asks.
+    pub waiting_approvals: usize,
     /// How much longer than its deadline a call may hold its ledger lease; default 30 s.
     pub lease_margin: Duration,
     /// How long read-level records may wait to be written together; default 50 ms.
     pub record_linger: Duration,
-    /// The most read-level records that wait; beyond that, calls wait. Default 8,192.
+    /// The most read-level records that wait; beyond that, calls wait, and are refused while the store fails.
+    /// Default 8,192.
     pub record_backlog: usize,
     /// How often orphaned calls are swept; default 10 s.
     pub sweep_interval: Duration,
@@ -83,6 +89,7 @@ impl Default for Settings {
             discovery_timeout: Duration::from_secs(20),
             result_bytes: crate::json::JsonLimits::RESULT.bytes,
             approval_lifetime: Duration::from_secs(60 * 60),
+            waiting_approvals: 100,
             lease_margin: Duration::from_secs(30),
             record_linger: Duration::from_millis(50),
             record_backlog: 8_192,
@@ -206,11 +213,7 @@ impl Inner {
 
     /// Commits, and exports the entries once they are in the store.
     async fn commit(&self, change: Change, expect: Expect, audit: AuditEntries) -> Result<Committed> {
-        let exported = if self.sinks.is_empty() {
-            None
-        } else {
-            Some(audit.clone())
-        };
+        let exported = (!self.sinks.is_empty()).then(|| audit.clone());
         let committed = self
             .registry
             .commit(Commit {
@@ -219,10 +222,16 @@ impl Inner {
                 audit,
             })
             .await?;
-        for entry in exported.iter().flat_map(AuditEntries::iter) {
-            self.sinks.iter().for_each(|sink| sink.export(entry));
+        if let Some(entries) = &exported {
+            self.export(entries);
         }
         Ok(committed)
+    }
+
+    fn export(&self, entries: &AuditEntries) {
+        for entry in entries.iter() {
+            self.sinks.iter().for_each(|sink| sink.export(entry));
+        }
     }
 
     /// An entry about one thing.

@@ -29,9 +29,11 @@ impl Clock for SystemClock {
 pub struct Deadline(tokio::time::Instant);
 
 impl Deadline {
-    /// The deadline that lies `duration` ahead.
+    /// The deadline that lies `duration` ahead; what the machine cannot count to is read as a year.
     pub fn after(duration: Duration) -> Self {
-        Self(tokio::time::Instant::now() + duration)
+        const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+        let now = tokio::time::Instant::now();
+        Self(now.checked_add(duration).unwrap_or(now + YEAR))
     }
 
     /// The instant, for `tokio::time::timeout_at`.

@@ -12,6 +12,7 @@ use crate::id::{GrantId, ProjectId, ServerId, TokenId};
 use crate::page::{Page, PageRequest};
 use crate::principal::{Authenticator, Credential, Identity, Principal, Scope, Scopes, Subject, Surface};
 use crate::registry::{Change, Expect};
+use crate::server::Visibility;
 use crate::token::{NewToken, TokenRecord, generate, token_hash};
 
 /// The longest label of a token, in bytes.
@@ -153,11 +154,12 @@ impl Caliber {
             .map(drop)
     }
 
-    /// Lets somebody invoke a server's tools in the caller's project. The tools must also be classified and allowed.
+    /// Lets somebody invoke a server's tools. A public server is granted by the caller's project to its own
+    /// people; every other one by its own project. The tools must also be classified and allowed.
     ///
     /// # Errors
     ///
-    /// `NotFound` when the server is absent or hidden, `Forbidden` without `admin` in the project.
+    /// `NotFound` when the server is absent or hidden, `Forbidden` without `admin` in the granting project.
     pub async fn grant(
         &self,
         who: (&Principal, Surface),
@@ -167,10 +169,9 @@ impl Caliber {
     ) -> Result<Grant> {
         let inner = &self.inner;
         let record = inner.visible_server(who.0, server).await?;
-        let project = if who.0.everywhere {
-            record.project
-        } else {
-            who.0.project.clone()
+        let project = match record.visibility {
+            Visibility::Public => who.0.project.clone(),
+            Visibility::Project | Visibility::User => record.project,
         };
         who.0.require(Scope::Admin, &project)?;
         let grant = Grant {

@@ -3,10 +3,14 @@
 use super::{Caliber, Inner};
 use crate::approval::{Approval, ApprovalState};
 use crate::audit::AuditAction;
+use crate::descriptor::ToolName;
+use crate::digest::{ArgumentDigest, DescriptorDigest};
 use crate::error::{Error, ErrorKind, Result};
-use crate::id::{ApprovalId, ProjectId};
-use crate::page::{Page, PageRequest};
+use crate::id::{ApprovalId, ProjectId, ServerId};
+use crate::json::JsonText;
+use crate::page::{PAGE_LIMIT, Page, PageRequest};
 use crate::principal::{Principal, Scope, Surface};
+use crate::reason::ReasonCode;
 use crate::registry::{Change, Entity, Expect, Revision};
 
 /// The longest note of a decision, in bytes.
@@ -117,22 +121,79 @@ impl Caliber {
     }
 }
 
+/// A call that needs consent.
+pub(super) struct WantedApproval {
+    pub(super) project: ProjectId,
+    pub(super) server: ServerId,
+    pub(super) tool: ToolName,
+    pub(super) descriptor_digest: DescriptorDigest,
+    pub(super) arguments: JsonText,
+    pub(super) argument_digest: ArgumentDigest,
+}
+
+impl WantedApproval {
+    /// Whether `waiting` asks for the same.
+    fn is(&self, waiting: &Approval) -> bool {
+        waiting.server == self.server
+            && waiting.tool == self.tool
+            && waiting.descriptor_digest == self.descriptor_digest
+            && waiting.argument_digest == self.argument_digest
+    }
+}
+
 impl Inner {
+    /// Whoever asked for an approval sees it, and whoever may decide it.
     async fn visible_approval(&self, principal: &Principal, id: &ApprovalId) -> Result<Approval> {
         let approval = self.registry.approval(id).await?.filter(|approval| {
-            let scopes = principal.scopes_in(&approval.project);
-            scopes.allow(Scope::Approver)
-                || (!scopes.is_empty() && approval.requested_by == principal.subject)
+            let asked = approval.requested_by == principal.subject && !principal.scopes.is_empty();
+            asked || principal.scopes_in(&approval.project).allow(Scope::Approver)
         });
         approval.ok_or_else(|| Error::not_found("approval", id.as_str()))
     }
 
-    /// Stores a request for consent.
+    /// The request for consent to a call: the one that waits already, or a new one.
     pub(super) async fn request_approval(
         &self,
         who: (&Principal, Surface),
-        approval: Approval,
+        wanted: WantedApproval,
     ) -> Result<ApprovalId> {
+        let projects = [wanted.project.clone()];
+        let newest = PageRequest::first(PAGE_LIMIT);
+        let waiting = self
+            .registry
+            .approvals(Some(&projects), true, &newest)
+            .await?
+            .items;
+        let mut own = waiting
+            .iter()
+            .filter(|waiting| waiting.requested_by == who.0.subject);
+        if let Some(same) = own.clone().find(|waiting| wanted.is(waiting)) {
+            return Ok(same.id.clone());
+        }
+        let limit = self.settings.waiting_approvals;
+        if own.by_ref().count() >= limit || waiting.len() >= newest.bounded_limit() {
+            return Err(Error::new(
+                ErrorKind::RateLimited,
+                format!("too many requests for consent wait already (at most {limit} of one caller); try again later"),
+            )
+            .with_reason(ReasonCode::ApprovalRequired));
+        }
+        let now = self.now();
+        let lifetime =
+            chrono::Duration::from_std(self.settings.approval_lifetime).unwrap_or(chrono::Duration::hours(1));
+        let approval = Approval {
+            id: ApprovalId::new(),
+            project: wanted.project,
+            server: wanted.server,
+            tool: wanted.tool,
+            descriptor_digest: wanted.descriptor_digest,
+            arguments: wanted.arguments,
+            argument_digest: wanted.argument_digest,
+            requested_by: who.0.subject.clone(),
+            requested_at: now,
+            expires_at: now.checked_add_signed(lifetime).unwrap_or(now),
+            state: ApprovalState::Pending,
+        };
         let id = approval.id.clone();
         let details = serde_json::json!({
             "server_id": approval.server,
@@ -148,14 +209,10 @@ impl Inner {
             Some(&approval.project),
             details,
         )?;
-        self.commit(
-            Change::CreateApproval {
-                approval: Box::new(approval),
-            },
-            Expect::nothing(),
-            audit,
-        )
-        .await?;
+        let change = Change::CreateApproval {
+            approval: Box::new(approval),
+        };
+        self.commit(change, Expect::nothing(), audit).await?;
         Ok(id)
     }
 }

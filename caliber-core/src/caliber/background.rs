@@ -7,12 +7,14 @@ use tokio_util::sync::CancellationToken;
 use super::Caliber;
 use crate::audit::AuditAction;
 use crate::clock::Deadline;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::principal::{Principal, Surface};
-use crate::registry::{Change, Expect};
+use crate::registry::{Change, Commit, Expect};
 
 /// Orphaned calls settled by one sweep.
 const SWEEP_LIMIT: u32 = 1_000;
+/// The shortest time between two sweeps, whatever the settings say.
+const SWEEP_FLOOR: Duration = Duration::from_millis(10);
 /// How often old records are removed.
 const PRUNE_INTERVAL: Duration = Duration::from_secs(60 * 60);
 
@@ -25,7 +27,7 @@ impl Caliber {
     ///
     /// `Unavailable` when waiting records could not be written within `grace`.
     pub async fn run(&self, cancel: CancellationToken, grace: Duration) -> Result<()> {
-        let mut sweep = tokio::time::interval(self.inner.settings.sweep_interval);
+        let mut sweep = tokio::time::interval(self.inner.settings.sweep_interval.max(SWEEP_FLOOR));
         let mut prune = tokio::time::interval(PRUNE_INTERVAL);
         for interval in [&mut sweep, &mut prune] {
             interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -44,18 +46,23 @@ impl Caliber {
         self.close(grace).await
     }
 
-    /// Writes waiting records and ends every session within `grace`.
+    /// Ends every session within three quarters of `grace`; what is left is for the calls to record their ends,
+    /// and for writing what waits.
     ///
     /// # Errors
     ///
     /// `Unavailable` when waiting records could not be written within `grace`.
     pub async fn close(&self, grace: Duration) -> Result<()> {
-        let deadline = Deadline::after(grace);
-        self.inner.gateway.close(deadline).await;
-        match tokio::time::timeout_at(deadline.instant(), self.inner.flush_records()).await {
+        let (sessions, records) = (Deadline::after(grace.mul_f32(0.75)), Deadline::after(grace));
+        self.inner.gateway.close(sessions).await;
+        let finish = async {
+            self.inner.calls_ended().await;
+            self.inner.flush_records().await
+        };
+        match tokio::time::timeout_at(records.instant(), finish).await {
             Ok(flushed) => flushed,
-            Err(_) => Err(crate::error::Error::new(
-                crate::error::ErrorKind::Unavailable,
+            Err(_) => Err(Error::new(
+                ErrorKind::Unavailable,
                 "call records could not be written within the grace period",
             )),
         }
@@ -94,21 +101,22 @@ impl Caliber {
         self.sweep(AuditAction::Prune, change).await
     }
 
-    /// The entry of a sweep is kept by the store only when the sweep touched something.
+    /// The entry of a sweep is kept by the store, and exported, only when the sweep touched something.
     async fn sweep(&self, action: AuditAction, change: Change) -> Result<u64> {
+        let inner = &self.inner;
         let system = Principal::system();
         let entity = ("installation", "installation");
-        let audit = self.inner.entry(
-            (&system, Surface::System),
-            action,
-            entity,
-            None,
-            serde_json::json!({}),
-        )?;
-        Ok(self
-            .inner
-            .commit(change, Expect::nothing(), audit)
-            .await?
-            .affected)
+        let who = (&system, Surface::System);
+        let audit = inner.entry(who, action, entity, None, serde_json::json!({}))?;
+        let commit = Commit {
+            change,
+            expect: Expect::nothing(),
+            audit: audit.clone(),
+        };
+        let affected = inner.registry.commit(commit).await?.affected;
+        if affected > 0 {
+            inner.export(&audit);
+        }
+        Ok(affected)
     }
 }

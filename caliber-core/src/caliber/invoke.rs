@@ -1,25 +1,29 @@
 //! A call, from end to end.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
+use super::approvals::WantedApproval;
+use super::ledger::OpenCall;
+use super::recorder::UnderWay;
 use super::{Caliber, Inner, sees};
 use crate::admission::{
     AdmissionFacts, ArgumentsFact, CallerFact, Decision, InventoryFact, Outcome, Permit, QuotaFact, Slot,
 };
-use crate::approval::{Approval, ApprovalState};
 use crate::audit::AuditAction;
 use crate::clock::{Deadline, Timestamp};
 use crate::descriptor::ToolName;
 use crate::digest::ArgumentDigest;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gateway::{Answer, CallerKey, Target};
+use crate::grant::{Grant, Grantee};
 use crate::id::{ApprovalId, InvocationId, ServerId};
-use crate::invocation::{
-    DETAIL_LENGTH, Invocation, InvocationIntent, InvocationOutcome, InvocationRecord, Settlement,
-};
+use crate::invocation::{Invocation, InvocationIntent};
 use crate::json::{JsonLimits, JsonText};
 use crate::policy::{SideEffectLevel, ToolPolicy};
 use crate::principal::{Principal, Surface};
@@ -27,7 +31,6 @@ use crate::quota::QuotaOutcome;
 use crate::reason::{Reason, ReasonCode};
 use crate::registry::{AdmissionQuery, Change, Expect, StoredFacts};
 use crate::schema::{Fit, Part};
-use crate::text::escaped;
 
 /// How often facts are read again when they moved between the decision and the commit of the intent.
 const DECISION_ATTEMPTS: usize = 3;
@@ -97,6 +100,7 @@ impl Caliber {
         let guard = cancel.clone().drop_guard();
         let call = Call {
             inner: Arc::clone(&self.inner),
+            _under_way: self.inner.under_way(),
             principal: principal.clone(),
             request,
             started: Instant::now(),
@@ -119,6 +123,7 @@ impl Caliber {
 /// One call on its way.
 struct Call {
     inner: Arc<Inner>,
+    _under_way: UnderWay,
     principal: Principal,
     request: InvokeRequest,
     started: Instant,
@@ -137,7 +142,6 @@ struct Admitted {
 impl Call {
     async fn run(self) -> Result<InvokeOutcome> {
         let inner = &self.inner;
-        inner.refuse_unrecordable()?;
         if self
             .request
             .break_glass
@@ -148,19 +152,41 @@ impl Call {
         }
         let argument_digest = ArgumentDigest::of(self.request.arguments.canonical()?.as_bytes());
         let reserve_until = self.deadline(None, None);
-        let slot = tokio::select! {
-            slot = inner.gateway.reserve(&self.request.server, reserve_until) => slot,
-            () = self.cancel.cancelled() => Err(cancelled()),
-        };
-        let facts = self.facts().await?;
-        let mut invocation = self.invocation(&facts, argument_digest);
+        tokio::select! {
+            room = inner.room_for_record() => room?,
+            () = self.cancel.cancelled() => return Err(cancelled()),
+            () = tokio::time::sleep_until(reserve_until.instant()) => return Err(busy_ledger()),
+        }
+        // Read before a place is reserved: a server that the caller may not see takes no place, nor time.
+        let mut facts = self.facts().await?;
+        let mut open = OpenCall::new(inner, self.invocation(&facts, argument_digest), self.started);
+        let (slot, waited) = self.reserve(reserve_until).await;
+        if waited {
+            // What was revoked meanwhile binds this call.
+            match self.facts().await {
+                Ok(current) => facts = current,
+                Err(error) => return Err(open.refused(error)),
+            }
+        }
         let slot = match slot {
             Ok(slot) => slot,
-            Err(error) => return self.refuse(invocation, error),
+            Err(error) => return Err(open.refused(error)),
         };
-        match self.admit(facts, &mut invocation, argument_digest).await {
-            Ok((admitted, begun)) => self.make(admitted, begun, invocation, slot).await,
-            Err(error) => self.refuse(invocation, error),
+        match self.admit(facts, &mut open, argument_digest).await {
+            Ok(admitted) => self.make(admitted, open, slot).await,
+            Err(error) => Err(open.refused(error)),
+        }
+    }
+
+    /// Takes a place at the server; tells also whether that took time.
+    async fn reserve(&self, until: Deadline) -> (Result<Slot>, bool) {
+        let mut reserving = pin!(self.inner.gateway.reserve(&self.request.server, until));
+        match poll_fn(|context| Poll::Ready(reserving.as_mut().poll(context))).await {
+            Poll::Ready(slot) => (slot, false),
+            Poll::Pending => tokio::select! {
+                slot = reserving => (slot, true),
+                () = self.cancel.cancelled() => (Err(cancelled()), true),
+            },
         }
     }
 
@@ -201,23 +227,22 @@ impl Call {
         }
     }
 
-    /// Decides, spends the quota, and commits the intent where there may be an effect. Returns whether an
-    /// intent was committed.
+    /// Decides, spends the quota, and commits the intent where there may be an effect.
     async fn admit(
         &self,
         mut facts: StoredFacts,
-        invocation: &mut Invocation,
+        open: &mut OpenCall,
         argument_digest: ArgumentDigest,
-    ) -> Result<(Admitted, bool)> {
+    ) -> Result<Admitted> {
         let mut quota_spent = false;
         for _ in 0..DECISION_ATTEMPTS {
-            *invocation = Invocation {
-                id: invocation.id.clone(),
+            open.invocation = Invocation {
+                id: open.invocation.id.clone(),
                 ..self.invocation(&facts, argument_digest)
             };
             let target = self.inner.target(&facts.server);
             let mut question = self.question(&facts, &target, argument_digest).await;
-            self.decide(&question).await?;
+            self.decide(&question, &facts).await?;
             let Some(policy) = facts.classification.as_ref().map(|bound| bound.policy.clone()) else {
                 return Err(contradiction(
                     "the policy allowed a call without a classification",
@@ -230,21 +255,20 @@ impl Call {
                 if question.quota == QuotaFact::NotAsked {
                     quota_spent = true;
                 } else {
-                    self.decide(&question).await?;
+                    self.decide(&question, &facts).await?;
                     return Err(contradiction("the policy allowed a call beyond its rate"));
                 }
             }
             let deadline = self.deadline(policy.timeout(), facts.server.definition.limits.timeout());
             let spends_approval = policy.requires_approval && self.request.break_glass.is_none();
-            invocation.approval = if spends_approval {
+            open.invocation.approval = if spends_approval {
                 self.request.approval.clone()
             } else {
                 None
             };
-            let begun = policy.side_effect_level > SideEffectLevel::Read || spends_approval;
-            if begun {
-                match self.begin(invocation, &facts.expect, deadline).await {
-                    Ok(()) => {}
+            if policy.side_effect_level > SideEffectLevel::Read || spends_approval {
+                match self.begin(&open.invocation, &facts.expect, deadline).await {
+                    Ok(()) => open.begun = true,
                     // Something moved between the decision and the commit: decide again on what is there now.
                     Err(error) if error.reason() == Some(ReasonCode::StaleRevision) => {
                         facts = self.facts().await?;
@@ -253,15 +277,12 @@ impl Call {
                     Err(error) => return Err(error),
                 }
             }
-            return Ok((
-                Admitted {
-                    facts,
-                    policy,
-                    target,
-                    deadline,
-                },
-                begun,
-            ));
+            return Ok(Admitted {
+                facts,
+                policy,
+                target,
+                deadline,
+            });
         }
         Err(Error::new(
             ErrorKind::Conflict,
@@ -301,7 +322,7 @@ impl Call {
                 grants: facts
                     .grants
                     .iter()
-                    .map(|grant| (grant.grantee.clone(), grant.tool.clone()))
+                    .filter_map(|grant| Some((self.grantee(facts, grant)?, grant.tool.clone())))
                     .collect(),
                 tool: self.request.tool.clone(),
                 break_glass: self.request.break_glass.clone(),
@@ -310,6 +331,19 @@ impl Call {
             quota: QuotaFact::NotAsked,
             approval: facts.approval.clone(),
             argument_digest,
+        }
+    }
+
+    /// Whom a grant is for, as the policy can judge it: it knows the scopes in the server's project. A grant of
+    /// the caller's own project to a scope is judged here, where the caller's scopes in that project are known.
+    fn grantee(&self, facts: &StoredFacts, grant: &Grant) -> Option<Grantee> {
+        match grant.grantee {
+            Grantee::Scope(scope) if grant.project != facts.server.project => self
+                .principal
+                .scopes_in(&grant.project)
+                .allow(scope)
+                .then(|| Grantee::Subject(self.principal.subject.clone())),
+            _ => Some(grant.grantee.clone()),
         }
     }
 
@@ -345,38 +379,27 @@ impl Call {
     }
 
     /// Asks the policy; everything but a plain yes becomes the error that the caller gets.
-    async fn decide(&self, question: &AdmissionFacts) -> Result<()> {
+    async fn decide(&self, question: &AdmissionFacts, facts: &StoredFacts) -> Result<()> {
         let Decision { outcome, reasons } = self.inner.policy.decide(question);
         let reason = reasons.into_iter().next();
         match outcome {
             Outcome::Allow => Ok(()),
             Outcome::Deny => Err(denial(reason, question.quota)),
             Outcome::NeedsApproval => {
-                let (InventoryFact::Listed(digest), true) =
-                    (&question.inventory, self.request.approval.is_none())
+                let (InventoryFact::Listed(digest), None) = (&question.inventory, &self.request.approval)
                 else {
                     return Err(denial(reason, question.quota));
                 };
-                let now = question.now;
-                let lifetime = chrono::Duration::from_std(self.inner.settings.approval_lifetime)
-                    .unwrap_or(chrono::Duration::hours(1));
-                let approval = Approval {
-                    id: ApprovalId::new(),
-                    project: self.facts().await?.server.project,
+                let wanted = WantedApproval {
+                    project: facts.server.project.clone(),
                     server: self.request.server.clone(),
                     tool: self.request.tool.clone(),
                     descriptor_digest: *digest,
                     arguments: self.request.arguments.clone(),
                     argument_digest: question.argument_digest,
-                    requested_by: self.principal.subject.clone(),
-                    requested_at: now,
-                    expires_at: now.checked_add_signed(lifetime).unwrap_or(now),
-                    state: ApprovalState::Pending,
                 };
-                let id = self
-                    .inner
-                    .request_approval((&self.principal, self.request.surface), approval)
-                    .await?;
+                let who = (&self.principal, self.request.surface);
+                let id = self.inner.request_approval(who, wanted).await?;
                 let text = reason.map_or_else(
                     || "the call needs a person's consent".to_owned(),
                     |reason| reason.text,
@@ -430,13 +453,7 @@ impl Call {
     }
 
     /// Makes the call that was admitted, and settles it.
-    async fn make(
-        self,
-        admitted: Admitted,
-        begun: bool,
-        invocation: Invocation,
-        slot: Slot,
-    ) -> Result<InvokeOutcome> {
+    async fn make(self, admitted: Admitted, open: OpenCall, slot: Slot) -> Result<InvokeOutcome> {
         let Admitted {
             facts,
             policy,
@@ -444,12 +461,8 @@ impl Call {
             deadline,
         } = admitted;
         let Some(tool) = &facts.tool else {
-            return self
-                .settle(
-                    invocation,
-                    begun,
-                    Err(contradiction("an admitted tool is not in the inventory")),
-                )
+            return open
+                .settled(Err(contradiction("an admitted tool is not in the inventory")))
                 .await;
         };
         let limits = &target.definition.limits;
@@ -460,10 +473,10 @@ impl Call {
             .and_then(|bytes| usize::try_from(bytes).ok())
             .unwrap_or(self.inner.settings.result_bytes);
         let permit = Permit {
-            invocation: invocation.id.clone(),
-            server: invocation.server.clone(),
+            invocation: open.invocation.id.clone(),
+            server: open.invocation.server.clone(),
             target: target.clone(),
-            tool: invocation.tool.clone(),
+            tool: open.invocation.tool.clone(),
             arguments: self.request.arguments.clone(),
             descriptor_digest: tool.digest,
             caller: self.caller(),
@@ -493,7 +506,7 @@ impl Call {
         {
             tracing::warn!(%error, "a changed listing could not be stored");
         }
-        self.settle(invocation, begun, answer).await
+        open.settled(answer).await
     }
 
     /// A result that promises structure must have it. What a tool says about its own failure is passed on as it is.
@@ -523,100 +536,12 @@ impl Call {
         Err(Error::new(ErrorKind::Upstream, problem).with_reason(ReasonCode::ResultInvalid))
     }
 
-    /// Records a call that was refused before anything was sent.
-    fn refuse(self, invocation: Invocation, error: Error) -> Result<InvokeOutcome> {
-        let settlement = self.settlement(&Err(&error));
-        let error = error.with_context("invocation", invocation.id.as_str());
-        self.inner.record(InvocationRecord {
-            invocation,
-            settlement: Some(settlement),
-        });
-        Err(error)
-    }
-
-    /// Records how a call ended, and answers.
-    async fn settle(
-        self,
-        invocation: Invocation,
-        begun: bool,
-        answer: Result<Answer>,
-    ) -> Result<InvokeOutcome> {
-        let settlement = self.settlement(&answer.as_ref());
-        let id = invocation.id.clone();
-        if begun {
-            self.settle_intent(&invocation, settlement).await;
-        } else {
-            self.inner.record(InvocationRecord {
-                invocation,
-                settlement: Some(settlement),
-            });
-        }
-        match answer {
-            Ok(answer) => Ok(InvokeOutcome {
-                invocation: id,
-                answer,
-                duration: self.started.elapsed(),
-            }),
-            Err(error) => Err(error.with_context("invocation", id.as_str())),
-        }
-    }
-
-    /// The call has happened: its caller gets the answer even when the store fails now. The lease then runs out,
-    /// and a sweep settles the call as unknown.
-    async fn settle_intent(&self, invocation: &Invocation, settlement: Settlement) {
-        for attempt in 0..3u32 {
-            let audit = crate::audit::AuditEntry::of_invocation(invocation, &settlement).into();
-            let change = Change::SettleInvocation {
-                id: invocation.id.clone(),
-                settlement: Box::new(settlement.clone()),
-            };
-            match self.inner.commit(change, Expect::nothing(), audit).await {
-                Ok(_) => return,
-                Err(error) if error.kind() == ErrorKind::Conflict => return,
-                Err(error) => {
-                    tracing::warn!(%error, invocation = %invocation.id, attempt, "a call could not be settled");
-                    tokio::time::sleep(Duration::from_millis(50) * 2u32.pow(attempt)).await;
-                }
-            }
-        }
-    }
-
-    fn settlement(&self, answer: &Result<&Answer, &Error>) -> Settlement {
-        let (outcome, reason, detail, result_bytes) = match answer {
-            Ok(answer) => {
-                let outcome = if answer.is_error {
-                    InvocationOutcome::ToolError
-                } else {
-                    InvocationOutcome::Ok
-                };
-                (
-                    outcome,
-                    None,
-                    None,
-                    u64::try_from(answer.result.as_str().len()).ok(),
-                )
-            }
-            Err(error) => {
-                let detail = escaped(error.message(), DETAIL_LENGTH / 4);
-                (outcome_of(error), error.reason(), Some(detail), None)
-            }
-        };
-        let duration = self.started.elapsed();
-        Settlement {
-            outcome,
-            reason,
-            detail,
-            ended_at: self.inner.now(),
-            duration_us: u64::try_from(duration.as_micros()).unwrap_or(u64::MAX),
-            result_bytes,
-        }
-    }
-
-    /// The one absolute deadline, counted from the request: the shortest of what the caller, the policy and the
-    /// server say; the setting of the installation where none of them speaks.
+    /// The one absolute deadline, counted from the request: the shortest of what policy and server say, or the
+    /// setting of the installation where neither speaks. The caller can only shorten it.
     fn deadline(&self, policy: Option<Duration>, server: Option<Duration>) -> Deadline {
-        let spoken = [self.request.timeout, policy, server].into_iter().flatten().min();
-        let length = spoken.unwrap_or(self.inner.settings.call_timeout);
+        let allowed = [policy, server].into_iter().flatten().min();
+        let allowed = allowed.unwrap_or(self.inner.settings.call_timeout);
+        let length = self.request.timeout.map_or(allowed, |wanted| wanted.min(allowed));
         Deadline::after(length.saturating_sub(self.started.elapsed()))
     }
 
@@ -630,6 +555,14 @@ impl Call {
 
 fn cancelled() -> Error {
     Error::new(ErrorKind::Cancelled, "the caller gave up").with_reason(ReasonCode::Cancelled)
+}
+
+fn busy_ledger() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "the ledger takes no more records just now; try again later",
+    )
+    .with_reason(ReasonCode::StoreUnavailable)
 }
 
 fn contradiction(text: &str) -> Error {
@@ -650,16 +583,5 @@ fn denial(reason: Option<Reason>, quota: QuotaFact) -> Error {
             error.with_context("retry_after_ms", retry_after.as_millis().to_string())
         }
         _ => error,
-    }
-}
-
-/// The terminal outcome that an error stands for.
-fn outcome_of(error: &Error) -> InvocationOutcome {
-    match error.kind() {
-        ErrorKind::OutcomeUnknown => InvocationOutcome::OutcomeUnknown,
-        ErrorKind::Timeout => InvocationOutcome::Timeout,
-        ErrorKind::Cancelled => InvocationOutcome::Cancelled,
-        ErrorKind::Upstream | ErrorKind::TooLarge => InvocationOutcome::UpstreamError,
-        _ => InvocationOutcome::Denied,
     }
 }

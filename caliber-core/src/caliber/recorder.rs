@@ -1,6 +1,7 @@
-//! Read-level records: collected for a moment and written together, never dropped.
+//! Records of calls without an intent: collected for a moment and written together, never dropped.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -8,163 +9,278 @@ use tokio::sync::Notify;
 use super::Inner;
 use crate::audit::{AuditEntries, AuditEntry};
 use crate::error::{Error, ErrorKind, Result};
-use crate::invocation::InvocationRecord;
+use crate::invocation::{Invocation, InvocationRecord, Settlement};
 use crate::reason::ReasonCode;
 use crate::registry::{Change, Expect};
 
 /// The most records of one transaction.
 const BATCH: usize = 512;
+/// The first wait after a failed attempt; each further one is twice as long.
+const RETRY: Duration = Duration::from_millis(100);
+/// The longest wait after a failed attempt.
+const RETRY_LIMIT: Duration = Duration::from_secs(5);
 
 pub(super) struct Recorder {
     linger: Duration,
     backlog: usize,
-    pending: Mutex<Pending>,
-    written: Notify,
+    state: Mutex<State>,
+    /// Records were written, an attempt failed, or a call ended.
+    changed: Notify,
+    /// Somebody waits: write now.
+    hurry: Notify,
 }
 
 #[derive(Default)]
-struct Pending {
-    records: Vec<InvocationRecord>,
+struct State {
+    /// Records that are not known to be written, the oldest first.
+    waiting: VecDeque<Kept>,
     /// Whether a task is on its way to write them.
-    scheduled: bool,
-    /// Records taken out for writing.
-    in_flight: usize,
+    has_writer: bool,
+    /// Records taken in, ever.
+    recorded: u64,
+    /// Records written, ever.
+    written: u64,
+    /// Attempts that failed, ever.
+    failures: u64,
     /// Whether the last attempt failed.
     failing: bool,
+    /// Calls that have begun and will record their end.
+    calls: usize,
+}
+
+/// A record with its entry: made once, so that a repeated commit writes the same.
+#[derive(Clone)]
+struct Kept {
+    record: InvocationRecord,
+    entry: AuditEntry,
 }
 
 impl Recorder {
     pub(super) fn new(linger: Duration, backlog: usize) -> Self {
         Self {
             linger,
-            backlog,
-            pending: Mutex::default(),
-            written: Notify::new(),
+            backlog: backlog.max(1),
+            state: Mutex::default(),
+            changed: Notify::new(),
+            hurry: Notify::new(),
         }
     }
 
-    fn pending(&self) -> std::sync::MutexGuard<'_, Pending> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Counts one call as under way for as long as it lives.
+pub(super) struct UnderWay(Arc<Inner>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.recorder.state().calls -= 1;
+        self.0.recorder.changed.notify_waiters();
     }
 }
 
 impl Inner {
-    /// Refuses a call whose record could not be kept: as long as the store takes no records, the backlog is
-    /// all there is.
-    pub(super) fn refuse_unrecordable(&self) -> Result<()> {
-        let pending = self.recorder.pending();
-        if pending.failing && pending.records.len() + pending.in_flight >= self.recorder.backlog {
-            return Err(Error::new(
-                ErrorKind::Unavailable,
-                "the ledger cannot be written; no call is made until it can",
-            )
-            .with_reason(ReasonCode::StoreUnavailable));
+    /// Notes that a call has begun, so that the end of the process waits for its record.
+    pub(super) fn under_way(self: &Arc<Self>) -> UnderWay {
+        self.recorder.state().calls += 1;
+        UnderWay(Arc::clone(self))
+    }
+
+    /// Waits until no call is under way.
+    pub(super) async fn calls_ended(&self) {
+        loop {
+            let changed = self.recorder.changed.notified();
+            if self.recorder.state().calls == 0 {
+                return;
+            }
+            changed.await;
         }
-        Ok(())
+    }
+
+    /// Waits until there is room for one more record. As long as the store takes no records, the backlog is all
+    /// there is, and a call whose record could not be kept is refused.
+    pub(super) async fn room_for_record(self: &Arc<Self>) -> Result<()> {
+        loop {
+            let changed = self.recorder.changed.notified();
+            {
+                let state = self.recorder.state();
+                if state.waiting.len() < self.recorder.backlog {
+                    return Ok(());
+                }
+                if state.failing {
+                    drop(state);
+                    self.start_writer();
+                    return Err(unwritable());
+                }
+            }
+            self.start_writer();
+            self.recorder.hurry.notify_one();
+            changed.await;
+        }
     }
 
     /// Keeps a record and makes sure that it will be written.
-    pub(super) fn record(self: &Arc<Self>, record: InvocationRecord) {
-        let mut pending = self.recorder.pending();
-        pending.records.push(record);
-        if !pending.scheduled {
-            pending.scheduled = true;
-            drop(pending);
-            let inner = Arc::clone(self);
-            tokio::spawn(async move {
-                tokio::time::sleep(inner.recorder.linger).await;
-                inner.write_pending().await;
-            });
-        }
-    }
-
-    /// Writes until nothing is left, or until the store refuses for a while.
-    async fn write_pending(self: &Arc<Self>) {
-        let mut delay = Duration::from_millis(100);
-        loop {
-            match self.write_batch().await {
-                Ok(0) => {
-                    let mut pending = self.recorder.pending();
-                    if pending.records.is_empty() {
-                        pending.scheduled = false;
-                        drop(pending);
-                        self.recorder.written.notify_waiters();
-                        return;
-                    }
-                }
-                Ok(_) => delay = Duration::from_millis(100),
-                Err(error) => {
-                    tracing::warn!(%error, "call records could not be written; trying again");
-                    self.recorder.written.notify_waiters();
-                    tokio::time::sleep(delay).await;
-                    delay = (delay * 2).min(Duration::from_secs(5));
-                }
-            }
-        }
-    }
-
-    async fn write_batch(&self) -> Result<usize> {
-        let records: Vec<InvocationRecord> = {
-            let mut pending = self.recorder.pending();
-            let count = pending.records.len().min(BATCH);
-            let records: Vec<_> = pending.records.drain(..count).collect();
-            pending.in_flight = records.len();
-            records
+    pub(super) fn record(self: &Arc<Self>, invocation: Invocation, settlement: Settlement) {
+        let entry = AuditEntry::of_invocation(&invocation, &settlement);
+        let record = InvocationRecord {
+            invocation,
+            settlement: Some(settlement),
         };
-        let Some(audit) = entries(&records) else {
-            return Ok(0);
+        let full = {
+            let mut state = self.recorder.state();
+            state.waiting.push_back(Kept { record, entry });
+            state.recorded += 1;
+            state.waiting.len() == BATCH
         };
-        let count = records.len();
-        let result = self
-            .commit(
-                Change::RecordInvocations {
-                    records: records.clone(),
-                },
-                Expect::nothing(),
-                audit,
-            )
-            .await;
-        let mut pending = self.recorder.pending();
-        pending.in_flight = 0;
-        pending.failing = result.is_err();
-        if let Err(error) = result {
-            // Back to the front, so that the order of the calls stays.
-            let later = std::mem::replace(&mut pending.records, records);
-            pending.records.extend(later);
-            return Err(error);
+        if full {
+            self.recorder.hurry.notify_one();
         }
-        Ok(count)
+        self.start_writer();
     }
 
     /// Waits until every record so far is written.
     pub(super) async fn flush_records(self: &Arc<Self>) -> Result<()> {
+        let (target, failures) = {
+            let state = self.recorder.state();
+            (state.recorded, state.failures)
+        };
         loop {
-            let written = self.recorder.written.notified();
+            let changed = self.recorder.changed.notified();
             {
-                let pending = self.recorder.pending();
-                if !pending.scheduled {
+                let state = self.recorder.state();
+                if state.written >= target {
                     return Ok(());
                 }
-                if pending.failing {
-                    return Err(
-                        Error::new(ErrorKind::Unavailable, "the ledger cannot be written just now")
-                            .with_reason(ReasonCode::StoreUnavailable),
-                    );
+                if state.failures > failures {
+                    return Err(unwritable());
                 }
             }
-            // The bound is for the case that the writer finished between the look and the wait.
-            let _ = tokio::time::timeout(Duration::from_millis(20), written).await;
+            self.start_writer();
+            self.recorder.hurry.notify_one();
+            changed.await;
+        }
+    }
+
+    /// Starts a task that writes, if there is something to write and none is on its way. Outside a runtime the
+    /// next record or flush starts it.
+    fn start_writer(self: &Arc<Self>) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return;
+        };
+        {
+            let mut state = self.recorder.state();
+            if state.has_writer || state.waiting.is_empty() {
+                return;
+            }
+            state.has_writer = true;
+        }
+        let mut writer = Writer {
+            inner: Arc::clone(self),
+            done: false,
+        };
+        runtime.spawn(async move { writer.run().await });
+    }
+
+    /// Writes the oldest records; returns whether there were any.
+    async fn write_batch(&self) -> Result<bool> {
+        let batch: Vec<Kept> = self
+            .recorder
+            .state()
+            .waiting
+            .iter()
+            .take(BATCH)
+            .cloned()
+            .collect();
+        let count = batch.len();
+        let (records, entries): (Vec<_>, Vec<_>) =
+            batch.into_iter().map(|kept| (kept.record, kept.entry)).unzip();
+        let mut entries = entries.into_iter();
+        let Some(first) = entries.next() else {
+            return Ok(false);
+        };
+        let audit = AuditEntries::new(first, entries.collect());
+        let change = Change::RecordInvocations { records };
+        let result = self.commit(change, Expect::nothing(), audit).await;
+        {
+            let mut state = self.recorder.state();
+            state.failing = result.is_err();
+            if result.is_ok() {
+                // Only the writer takes records out, so these are the ones that it has copied.
+                state.waiting.drain(..count);
+                state.written += count as u64;
+            } else {
+                state.failures += 1;
+            }
+        }
+        self.recorder.changed.notify_waiters();
+        result.map(|_| true)
+    }
+}
+
+/// The one task that writes. Whatever ends it, another one can take over.
+struct Writer {
+    inner: Arc<Inner>,
+    done: bool,
+}
+
+impl Writer {
+    async fn run(&mut self) {
+        let recorder = &self.inner.recorder;
+        let mut delay = RETRY;
+        let mut pause = recorder.linger;
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = recorder.hurry.notified() => {}
+            }
+            match self.inner.write_batch().await {
+                Ok(_) => delay = RETRY,
+                Err(error) => {
+                    tracing::warn!(%error, "call records could not be written; trying again");
+                    pause = delay;
+                    delay = (delay * 2).min(RETRY_LIMIT);
+                    continue;
+                }
+            }
+            let mut state = recorder.state();
+            if state.waiting.is_empty() {
+                state.has_writer = false;
+                self.done = true;
+                return;
+            }
+            pause = if state.waiting.len() >= BATCH {
+                Duration::ZERO
+            } else {
+                recorder.linger
+            };
         }
     }
 }
 
-fn entries(records: &[InvocationRecord]) -> Option<AuditEntries> {
-    let mut entries = records.iter().filter_map(|record| {
-        record
-            .settlement
-            .as_ref()
-            .map(|settlement| AuditEntry::of_invocation(&record.invocation, settlement))
-    });
-    let first = entries.next()?;
-    Some(AuditEntries::new(first, entries.collect()))
+impl Drop for Writer {
+    /// The runtime has ended, or the store has panicked: the records wait for the next writer.
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        {
+            let mut state = self.inner.recorder.state();
+            state.has_writer = false;
+            if std::thread::panicking() {
+                state.failing = true;
+                state.failures += 1;
+            }
+        }
+        self.inner.recorder.changed.notify_waiters();
+    }
+}
+
+fn unwritable() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "the ledger cannot be written just now; try again later",
+    )
+    .with_reason(ReasonCode::StoreUnavailable)
 }

@@ -3,20 +3,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde::Serialize;
-
+use super::sealing::{apply, differences, refuse_stored, seal};
 use super::{Caliber, Inner, viewer};
 use crate::audit::{AuditAction, AuditQuery};
-use crate::error::{Error, ErrorKind, FieldProblem, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::gateway::{ServerHealth, Target};
-use crate::id::{AuditId, ProjectId, SecretId, ServerId};
+use crate::id::{AuditId, ProjectId, ServerId};
 use crate::inventory::Inventory;
 use crate::page::{Page, PageRequest};
 use crate::principal::{Principal, Scope, Subject, Surface};
 use crate::readiness::{Readiness, ReadinessFacts};
 use crate::reason::ReasonCode;
-use crate::registry::{Change, DeploymentReference, Entity, Expect, NewSecret, Revision, ServerQuery};
-use crate::secret::{ConfigValue, SecretReference, SecretText};
+use crate::registry::{Change, DeploymentReference, Entity, Expect, Revision, ServerQuery};
+use crate::secret::{ConfigValue, SecretText};
 use crate::server::{
     Auth, Endpoint, ServerDefinition, ServerLimits, ServerName, ServerRecord, ServerStatus, ServerSummary,
     Sharing, Visibility,
@@ -162,6 +161,7 @@ impl Caliber {
     pub async fn readiness(&self, principal: &Principal, definition: ServerDefinition) -> Result<Readiness> {
         principal.require(Scope::Admin, &principal.project)?;
         definition.validate()?;
+        refuse_stored(&definition)?;
         Ok(self
             .inner
             .readiness(&Target {
@@ -336,11 +336,13 @@ impl Caliber {
         self.inner.registry.deployments_using(id).await
     }
 
-    /// Everything the trail holds about a server, newest first, also after its removal.
+    /// Everything the trail holds about a server, newest first, also after its removal. Like the whole trail it
+    /// is for operators.
     ///
     /// # Errors
     ///
-    /// `NotFound` when the caller may see neither the server nor its project.
+    /// `NotFound` when the server is hidden, or was never there; once it is removed, also without `operator` in
+    /// its project. `Forbidden` without `operator` in the project of a server that the caller sees.
     pub async fn server_history(
         &self,
         principal: &Principal,
@@ -348,26 +350,22 @@ impl Caliber {
         page: &PageRequest,
     ) -> Result<Page<crate::audit::AuditEntry>> {
         let inner = &self.inner;
-        inner.flush_records().await?;
         let query = AuditQuery {
             entity_type: Some("mcp_server".to_owned()),
             entity_id: Some(id.to_string()),
             ..AuditQuery::default()
         };
-        let history = inner.registry.audit(&query, page).await?;
-        let visible = match inner.registry.server(id).await? {
-            Some(record) => super::sees(principal, &record),
-            None => history
-                .items
-                .first()
-                .and_then(|entry| entry.project.as_ref())
-                .is_some_and(|project| principal.scopes_in(project).allow(Scope::Viewer)),
-        };
-        if visible {
-            Ok(history)
+        if inner.registry.server(id).await?.is_some() {
+            inner.server_for(principal, id, Scope::Operator).await?;
         } else {
-            Err(Error::not_found("server", id.as_str()))
+            let last = inner.registry.audit(&query, &PageRequest::first(1)).await?.items;
+            let project = last.first().and_then(|entry| entry.project.as_ref());
+            if !project.is_some_and(|project| principal.scopes_in(project).allow(Scope::Operator)) {
+                return Err(Error::not_found("server", id.as_str()));
+            }
         }
+        inner.flush_records().await?;
+        inner.registry.audit(&query, page).await
     }
 }
 
@@ -381,6 +379,7 @@ impl Inner {
         mut details: serde_json::Map<String, serde_json::Value>,
     ) -> Result<ServerRecord> {
         registration.definition.validate()?;
+        refuse_stored(&registration.definition)?;
         let now = self.now();
         let mut record = ServerRecord {
             id: ServerId::new(),
@@ -464,157 +463,4 @@ fn refuse_in_use(references: &[DeploymentReference]) -> Result<()> {
         format!("active deployments need this server: {}", names.join(", ")),
     )
     .with_reason(ReasonCode::InUse))
-}
-
-/// Moves literal secrets out of the definition; what stays are references.
-fn seal(record: &mut ServerRecord) -> Result<Vec<NewSecret>> {
-    let mut secrets = Vec::new();
-    let mut problems = Vec::new();
-    for (field, value) in record.definition.config_values_mut() {
-        match value {
-            ConfigValue::Reference(_) => {}
-            ConfigValue::Unchanged => problems.push(FieldProblem {
-                field,
-                problem: "nothing is stored at this place; give the value".to_owned(),
-            }),
-            ConfigValue::Literal(secret) => {
-                let id = SecretId::new();
-                secrets.push(NewSecret {
-                    id: id.clone(),
-                    server: record.id.clone(),
-                    value: secret.clone(),
-                });
-                *value = ConfigValue::Reference(SecretReference::Stored(id));
-            }
-        }
-    }
-    if problems.is_empty() {
-        Ok(secrets)
-    } else {
-        Err(Error::invalid_fields(problems))
-    }
-}
-
-fn apply(record: &mut ServerRecord, patch: ServerPatch) -> Result<()> {
-    let before = record.definition.clone();
-    let stored: BTreeMap<String, SecretReference> = before
-        .config_values()
-        .into_iter()
-        .filter_map(|(path, value)| Some((path, value.reference()?.clone())))
-        .collect();
-    let ServerPatch {
-        description,
-        icon,
-        endpoint,
-        auth,
-        sharing,
-        limits,
-        owner,
-        visibility,
-        status,
-        expect: _,
-    } = patch;
-    let (kept_endpoint, kept_auth) = (endpoint.is_none(), auth.is_none());
-    let definition = &mut record.definition;
-    replace(&mut definition.description, description);
-    replace(&mut definition.icon, icon);
-    replace(&mut definition.endpoint, endpoint);
-    replace(&mut definition.auth, auth);
-    replace(&mut definition.sharing, sharing);
-    replace(&mut definition.limits, limits);
-    let moved = before.endpoint.origin() != definition.endpoint.origin();
-    let mut problems = Vec::new();
-    for (path, value) in definition.config_values_mut() {
-        let kept = if path.starts_with("auth_config.") {
-            kept_auth
-        } else {
-            kept_endpoint
-        };
-        let unchanged = matches!(value, ConfigValue::Unchanged);
-        if unchanged && let Some(reference) = stored.get(&path) {
-            *value = ConfigValue::Reference(reference.clone());
-        }
-        if moved && (kept || unchanged) && stored.contains_key(&path) {
-            problems.push(FieldProblem {
-                field: path,
-                problem: "the server moves to another origin; give this value again".to_owned(),
-            });
-        }
-    }
-    replace(&mut record.owner, owner);
-    replace(&mut record.visibility, visibility);
-    replace(&mut record.status, status);
-    if problems.is_empty() {
-        return Ok(());
-    }
-    let fields: Vec<_> = problems.iter().map(|problem| problem.field.as_str()).collect();
-    let text = format!(
-        "a secret does not follow a server to another origin; give again: {}",
-        fields.join(", ")
-    );
-    Err(Error::new(ErrorKind::Conflict, text).with_reason(ReasonCode::SecretOriginChanged))
-}
-
-fn replace<T>(place: &mut T, value: Option<T>) {
-    if let Some(value) = value {
-        *place = value;
-    }
-}
-
-/// What changed, field by field, secrets masked: for the trail.
-fn differences(
-    before: &ServerRecord,
-    after: &ServerRecord,
-) -> Result<serde_json::Map<String, serde_json::Value>> {
-    #[derive(Serialize)]
-    struct Shown<'a> {
-        definition: ServerDefinition,
-        // References are compared too: they move when a secret is given again, and show nothing.
-        secrets_changed: &'a str,
-        owner: &'a Subject,
-        visibility: Visibility,
-        status: ServerStatus,
-    }
-    let shown = |record: &ServerRecord| {
-        let definition = record.definition.masked();
-        let references = serde_json::to_string(&record.definition)
-            .map_err(|error| Error::internal("a definition could not be written").with_source(error))?;
-        let digest = crate::digest::Fingerprint::of(references.as_bytes()).to_string();
-        let shown = Shown {
-            definition,
-            secrets_changed: &digest,
-            owner: &record.owner,
-            visibility: record.visibility,
-            status: record.status,
-        };
-        serde_json::to_value(shown)
-            .map_err(|error| Error::internal("a record could not be written").with_source(error))
-    };
-    let (before, after) = (shown(before)?, shown(after)?);
-    let mut changes = serde_json::Map::new();
-    let flat = |value: &serde_json::Value| -> BTreeMap<String, serde_json::Value> {
-        let definition = value
-            .get("definition")
-            .and_then(serde_json::Value::as_object)
-            .cloned()
-            .unwrap_or_default();
-        let rest = value
-            .as_object()
-            .cloned()
-            .unwrap_or_default()
-            .into_iter()
-            .filter(|(key, _)| key != "definition");
-        definition.into_iter().chain(rest).collect()
-    };
-    let (before, after) = (flat(&before), flat(&after));
-    for (key, now) in &after {
-        let was = before.get(key).unwrap_or(&serde_json::Value::Null);
-        if was != now && key != "secrets_changed" {
-            changes.insert(key.clone(), serde_json::json!({ "from": was, "to": now }));
-        }
-    }
-    if changes.is_empty() && before.get("secrets_changed") != after.get("secrets_changed") {
-        changes.insert("secrets".to_owned(), serde_json::json!("changed"));
-    }
-    Ok(changes)
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use similar::TextDiff;
 
+use super::sealing::refuse_stored;
 use super::{Caliber, Inner};
 use crate::audit::AuditAction;
 use crate::clock::Deadline;
@@ -20,6 +21,7 @@ use crate::principal::{Principal, Scope, Surface};
 use crate::reason::ReasonCode;
 use crate::registry::{Change, Entity, Expect, NewInventory, Revision};
 use crate::schema;
+use crate::secret::ConfigValue;
 use crate::server::{ServerDefinition, ServerRecord};
 use crate::text::escaped;
 
@@ -296,9 +298,24 @@ impl Caliber {
     }
 }
 
+fn is_unchanged(value: &ConfigValue) -> bool {
+    matches!(value, ConfigValue::Unchanged)
+}
+
 fn unregistered(principal: &Principal, definition: ServerDefinition) -> Result<Target> {
     principal.require(Scope::Admin, &principal.project)?;
     definition.validate()?;
+    refuse_stored(&definition)?;
+    if let Some((field, _)) = definition
+        .config_values()
+        .into_iter()
+        .find(|(_, value)| is_unchanged(value))
+    {
+        return Err(Error::invalid(
+            field,
+            "nothing is stored at this place; give the value",
+        ));
+    }
     Ok(Target {
         server: None,
         definition: Arc::new(definition),

@@ -1,0 +1,177 @@
+//! The one terminal record of a call.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Inner, InvokeOutcome};
+use crate::audit::AuditEntry;
+use crate::error::{Error, ErrorKind, Result};
+use crate::gateway::Answer;
+use crate::invocation::{DETAIL_LENGTH, Invocation, InvocationOutcome, Settlement};
+use crate::reason::ReasonCode;
+use crate::registry::{Change, Expect};
+use crate::text::escaped;
+
+/// How often a settlement is tried.
+const SETTLE_ATTEMPTS: u32 = 3;
+
+/// A call that has no terminal record yet. It gets exactly one, whatever becomes of it: by [`refused`](Self::refused),
+/// by [`settled`](Self::settled), or, when its task is dropped or panics, by being dropped.
+pub(super) struct OpenCall {
+    inner: Arc<Inner>,
+    /// What is known of the call.
+    pub(super) invocation: Invocation,
+    /// Whether its intent is in the ledger. From then on a sweep settles what nobody settles here.
+    pub(super) begun: bool,
+    started: Instant,
+    closed: bool,
+}
+
+impl OpenCall {
+    pub(super) fn new(inner: &Arc<Inner>, invocation: Invocation, started: Instant) -> Self {
+        Self {
+            inner: Arc::clone(inner),
+            invocation,
+            begun: false,
+            started,
+            closed: false,
+        }
+    }
+
+    /// Records a call that was refused before anything was sent.
+    pub(super) fn refused(mut self, error: Error) -> Error {
+        let outcome = match error.kind() {
+            ErrorKind::Timeout => InvocationOutcome::Timeout,
+            ErrorKind::Cancelled => InvocationOutcome::Cancelled,
+            _ => InvocationOutcome::Denied,
+        };
+        let settlement = self.failure(outcome, &error);
+        self.record(settlement);
+        error.with_context("invocation", self.invocation.id.as_str())
+    }
+
+    /// Records how a call that was handed to the gateway ended, and answers its caller.
+    pub(super) async fn settled(mut self, answer: Result<Answer>) -> Result<InvokeOutcome> {
+        let settlement = match &answer {
+            Ok(answer) => {
+                let outcome = if answer.is_error {
+                    InvocationOutcome::ToolError
+                } else {
+                    InvocationOutcome::Ok
+                };
+                let bytes = u64::try_from(answer.result.as_str().len()).ok();
+                self.settlement(outcome, None, None, bytes)
+            }
+            Err(error) => self.failure(outcome_of(error), error),
+        };
+        let id = self.invocation.id.clone();
+        if self.begun {
+            self.settle_intent(settlement).await;
+            self.closed = true;
+        } else {
+            self.record(settlement);
+        }
+        match answer {
+            Ok(answer) => Ok(InvokeOutcome {
+                invocation: id,
+                answer,
+                duration: self.started.elapsed(),
+            }),
+            Err(error) => Err(error.with_context("invocation", id.as_str())),
+        }
+    }
+
+    fn record(&mut self, settlement: Settlement) {
+        self.closed = true;
+        self.inner.record(self.invocation.clone(), settlement);
+    }
+
+    /// The call has happened: its caller gets the answer even when the store fails now. The lease then runs out,
+    /// and a sweep settles the call as unknown.
+    async fn settle_intent(&self, settlement: Settlement) {
+        let audit = AuditEntry::of_invocation(&self.invocation, &settlement);
+        for attempt in 0..SETTLE_ATTEMPTS {
+            let change = Change::SettleInvocation {
+                id: self.invocation.id.clone(),
+                settlement: Box::new(settlement.clone()),
+            };
+            match self
+                .inner
+                .commit(change, Expect::nothing(), audit.clone().into())
+                .await
+            {
+                Ok(_) => return,
+                Err(error) if error.kind() == ErrorKind::Conflict => return,
+                Err(error) => {
+                    let id = &self.invocation.id;
+                    tracing::warn!(%error, invocation = %id, attempt, "a call could not be settled");
+                    tokio::time::sleep(Duration::from_millis(50) * 2u32.pow(attempt)).await;
+                }
+            }
+        }
+    }
+
+    fn failure(&self, outcome: InvocationOutcome, error: &Error) -> Settlement {
+        let mut detail = escaped(error.message(), DETAIL_LENGTH / 2);
+        while detail.len() > DETAIL_LENGTH {
+            detail.pop();
+        }
+        self.settlement(outcome, error.reason(), Some(detail), None)
+    }
+
+    fn settlement(
+        &self,
+        outcome: InvocationOutcome,
+        reason: Option<ReasonCode>,
+        detail: Option<String>,
+        result_bytes: Option<u64>,
+    ) -> Settlement {
+        let duration = self.started.elapsed();
+        Settlement {
+            outcome,
+            reason,
+            detail,
+            ended_at: self.inner.now(),
+            duration_us: u64::try_from(duration.as_micros()).unwrap_or(u64::MAX),
+            result_bytes,
+        }
+    }
+}
+
+impl Drop for OpenCall {
+    fn drop(&mut self) {
+        if self.closed || self.begun {
+            return;
+        }
+        let settlement = if std::thread::panicking() {
+            self.settlement(
+                InvocationOutcome::OutcomeUnknown,
+                Some(ReasonCode::OutcomeUnknown),
+                Some("the call ended in a defect".to_owned()),
+                None,
+            )
+        } else {
+            self.settlement(
+                InvocationOutcome::Cancelled,
+                Some(ReasonCode::Cancelled),
+                Some("the runtime that made the call has ended".to_owned()),
+                None,
+            )
+        };
+        self.record(settlement);
+    }
+}
+
+/// The terminal outcome that an error of the gateway stands for.
+fn outcome_of(error: &Error) -> InvocationOutcome {
+    match error.kind() {
+        ErrorKind::Denied => InvocationOutcome::Denied,
+        ErrorKind::Timeout => InvocationOutcome::Timeout,
+        ErrorKind::Cancelled => InvocationOutcome::Cancelled,
+        ErrorKind::Upstream | ErrorKind::TooLarge | ErrorKind::Unavailable | ErrorKind::Unsupported => {
+            InvocationOutcome::UpstreamError
+        }
+        // Whatever else went wrong, nobody knows whether the call was sent.
+        _ => InvocationOutcome::OutcomeUnknown,
+    }
+}
