@@ -6,7 +6,7 @@
 //! installed, and the parent-death signal, which the kernel ties to the thread that started the child, fires when
 //! this process ends and not before.
 //!
-//! Descendants are found by a variable in their environment, [`MARKER`], which the kernel shows in `/proc`; and, where
+//! Descendants are found by a variable in their environment, `CALIBER_CHILD`, which the kernel shows in `/proc`; and, where
 //! this process may make a control group, by that. A guard process does the same when this process was killed.
 
 mod cgroup;
@@ -37,7 +37,7 @@ use self::probe::Probe;
 
 /// The variable in the environment of every child and its descendants by which they are found again. It holds no
 /// secret.
-pub const MARKER: &str = "CALIBER_CHILD";
+const MARKER: &str = "CALIBER_CHILD";
 
 /// How children are started and stopped.
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ pub struct LauncherSettings {
     pub input_grace: Duration,
     /// How long a child, and then what it left behind, may take to end after `SIGTERM`. Default 2 s.
     pub term_grace: Duration,
-    /// Where the programs that this launcher uses (`setpriv`, `setsid`, `sh`, `grep`) are looked for. Default
+    /// Where the programs that this launcher uses (`setpriv`, `setsid`, `flock`, `sh`, `grep`) are looked for. Default
     /// `/usr/local/bin:/usr/bin:/bin`.
     pub tool_path: String,
     /// Whether children may gain privileges by set-user-ID programs such as `sudo`, which also takes them out of
@@ -82,7 +82,7 @@ impl Default for LauncherSettings {
 
 /// Starts stdio servers as plain child processes.
 ///
-/// A child gets exactly the environment of its [`Launch`] and four variables more: [`MARKER`] always, and `HOME`,
+/// A child gets exactly the environment of its [`Launch`] and four variables more: `CALIBER_CHILD` always, and `HOME`,
 /// `TMPDIR` and `PWD` with its private directory where the launch does not set them. It gets no descriptor but its
 /// three pipes and those that this process holds open without close-on-exec;
 /// [`containment`](ProcessLauncher::containment) tells whether there are such.
@@ -127,7 +127,8 @@ impl PlainLauncher {
 impl Shared {
     /// What this machine offers. Found out once, which takes some milliseconds and blocks.
     fn probe(&self) -> &Probe {
-        self.probe.get_or_init(|| Probe::new(&self.settings, &self.instance))
+        self.probe
+            .get_or_init(|| Probe::new(&self.settings, &self.instance))
     }
 
     /// The directory that holds the private directories.
@@ -142,7 +143,10 @@ impl Shared {
 
     /// Sees to it that the guard runs.
     fn ensure_guard(&self) {
-        let mut guard = self.guard.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut guard = self
+            .guard
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         if self.settings.guard && !guard.is_running() {
             *guard = match Guard::start(self) {
                 Ok(started) => guard::State::Running(started),

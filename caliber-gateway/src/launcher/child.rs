@@ -17,7 +17,8 @@ use tokio::time::Instant;
 use super::cgroup::ChildGroup;
 use super::directory::PrivateDirectory;
 use super::input::Input;
-use super::{Shared, descendants, program};
+use super::program::{self, Gate};
+use super::{Shared, descendants};
 
 /// How long killing may take. A process is beyond it only while the kernel holds it, for instance in a dead file
 /// system; then it is reported and left alone.
@@ -197,13 +198,18 @@ fn begin(shared: &Shared, launch: &Launch, number: u64, marker: &str) -> Result<
         made.inspect_err(|error| tracing::warn!(%error, "no control group could be made for a child"))
             .ok()
     });
-    let child = program::start(launch, directory.path(), marker, probe)?;
+    let gate = match (&group, &probe.gate) {
+        (Some(_), Ok(flock)) => Gate::new(flock, directory.path()).ok(),
+        _ => None,
+    };
+    let child = program::start(launch, directory.path(), marker, probe, gate.as_ref())?;
     if let Some(group) = &group
         && let Err(error) = group.add(Pid::from_child(&child))
     {
         // It may have ended already; otherwise the marker and its process group still hold it.
         tracing::debug!(%error, "a child could not be moved into its control group");
     }
+    drop(gate);
     Ok((child, directory, group))
 }
 

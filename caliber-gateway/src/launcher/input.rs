@@ -71,12 +71,9 @@ impl Input {
 pub(super) struct InputWriter(pub(super) Arc<Input>);
 
 impl AsyncWrite for InputWriter {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.0.poll(context, |pipe, context| pipe.poll_write(context, bytes))
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.0
+            .poll(context, |pipe, context| pipe.poll_write(context, bytes))
     }
 
     fn poll_write_vectored(

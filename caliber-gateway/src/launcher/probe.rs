@@ -1,9 +1,11 @@
 //! What this machine offers for containing children, found out by trying, and told to operators.
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use caliber_core::process::ContainmentMeasure;
+use caliber_core::text::shown;
 
 use super::cgroup::Group;
 use super::guard;
@@ -17,6 +19,8 @@ pub(super) struct Probe {
     pub(super) setpriv: Result<PathBuf, String>,
     pub(super) setsid: Result<PathBuf, String>,
     pub(super) cgroup: Result<Group, String>,
+    /// The program that a child waits in until it is in its control group.
+    pub(super) gate: Result<PathBuf, String>,
     pub(super) guard_shell: Result<PathBuf, String>,
     pub(super) processes: Result<(), String>,
 }
@@ -42,22 +46,17 @@ impl Probe {
                 .and_then(|()| tool("setpriv"))
                 .and_then(|setpriv| {
                     // Older ones, and those of some small distributions, lack the option.
-                    let trial = Command::new(&setpriv)
-                        .args(["--pdeathsig", "KILL"])
-                        .arg(&setpriv)
-                        .arg("--version")
-                        .env_clear()
-                        .stdin(Stdio::null())
-                        .stdout(Stdio::null())
-                        .stderr(Stdio::null())
-                        .status();
-                    match trial {
-                        Ok(status) if status.success() => Ok(setpriv),
-                        _ => Err("the `setpriv` here knows no `--pdeathsig`".into()),
-                    }
+                    let trial = [setpriv.as_os_str(), "--version".as_ref()];
+                    works(&setpriv, &["--pdeathsig", "KILL"], trial)
                 }),
             setsid: tool("setsid"),
             cgroup: when(settings.cgroup).and_then(|()| Group::create(instance)),
+            gate: when(settings.cgroup)
+                .and_then(|()| tool("flock"))
+                .and_then(|flock| {
+                    let trial = [flock.as_os_str(), "--version".as_ref()];
+                    works(&flock, &["--no-fork", "--shared", "--nonblock", "/"], trial)
+                }),
             guard_shell: when(settings.guard)
                 .and_then(|()| tool("grep"))
                 .and_then(|_| tool("sh")),
@@ -84,6 +83,15 @@ impl Probe {
         let session = match &self.setsid {
             Ok(_) => "in a session of its own, away from any terminal",
             Err(_) => "without `setsid` it stays in the session of this process and can reach its terminal",
+        };
+        let group = match &self.gate {
+            Ok(_) => {
+                "holds every descendant from the child's first instruction on; one that runs as root can leave it"
+            }
+            Err(_) => {
+                "holds descendants, but without `flock --no-fork` not those of a child's very first moments; one \
+                 that runs as root can leave it"
+            }
         };
         let limit = format!("{} children at once", settings.children);
         let sweep = format!(
@@ -120,11 +128,7 @@ impl Probe {
                 "the child dies with this process; its own children are left to the guard",
             ),
             measure("descendant_sweep", state(&self.processes), &sweep),
-            measure(
-                "cgroup",
-                state(&self.cgroup),
-                "holds all descendants from the first moments of a child on; one that runs as root can leave it",
-            ),
+            measure("cgroup", state(&self.cgroup), group),
             measure(
                 "guard",
                 guard,
@@ -138,6 +142,26 @@ impl Probe {
                  memory and processor time are not bounded; only a sandbox launcher isolates",
             ),
         ]
+    }
+}
+
+/// Whether `tool` with `options` runs `program`; if so, the tool.
+fn works(tool: &Path, options: &[&str], program: [&OsStr; 2]) -> Result<PathBuf, String> {
+    let trial = Command::new(tool)
+        .args(options)
+        .args(program)
+        .env_clear()
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    match trial {
+        Ok(status) if status.success() => Ok(tool.to_owned()),
+        _ => Err(format!(
+            "{} here does not work with {}",
+            shown(&tool.to_string_lossy()),
+            options.join(" ")
+        )),
     }
 }
 

@@ -12,7 +12,7 @@ use caliber_core::reason::ReasonCode;
 use caliber_core::server::is_environment_key;
 use caliber_core::text::shown;
 use caliber_core::{Error, ErrorKind, Result};
-use rustix::fs::{Access, Mode, access};
+use rustix::fs::{Access, FlockOperation, Mode, access};
 use rustix::process::umask;
 use rustix::thread::{UnshareFlags, set_no_new_privs};
 
@@ -61,15 +61,46 @@ pub(super) fn find_tool(name: &str, tool_path: &str) -> std::result::Result<Path
         .ok_or_else(|| format!("there is no `{name}` on {}", shown(tool_path)))
 }
 
+/// Holds a child back between its start and its first instruction, so that it can be put where it belongs. Dropping
+/// this lets it go.
+///
+/// It is a lock on the child's directory, which the child waits for in `flock` of util-linux.
+#[derive(Debug)]
+pub(super) struct Gate {
+    flock: PathBuf,
+    _lock: File,
+}
+
+impl Gate {
+    pub(super) fn new(flock: &Path, directory: &Path) -> std::io::Result<Self> {
+        let lock = File::open(directory)?;
+        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(Self {
+            flock: flock.to_owned(),
+            _lock: lock,
+        })
+    }
+}
+
 /// Starts `launch` in `directory`, in a session and process group of its own, with pipes for its three streams.
-pub(super) fn start(launch: &Launch, directory: &Path, marker: &str, probe: &Probe) -> Result<Child> {
+pub(super) fn start(
+    launch: &Launch,
+    directory: &Path,
+    marker: &str,
+    probe: &Probe,
+    gate: Option<&Gate>,
+) -> Result<Child> {
     check_executable(&launch.executable)?;
-    let mut words: Vec<OsString> = Vec::with_capacity(launch.args.len() + 5);
+    let mut words: Vec<OsString> = Vec::with_capacity(launch.args.len() + 8);
     if let Ok(setpriv) = &probe.setpriv {
         words.extend([setpriv.into(), "--pdeathsig".into(), "KILL".into()]);
     }
     if let Ok(setsid) = &probe.setsid {
         words.push(setsid.into());
+    }
+    if let Some(gate) = gate {
+        // The program keeps the descriptor of its own directory that is locked here.
+        words.extend([(&gate.flock).into(), "--no-fork".into(), directory.into()]);
     }
     words.push(launch.executable.clone().into());
     words.extend(launch.args.iter().map(OsString::from));
