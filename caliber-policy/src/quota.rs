@@ -278,6 +278,13 @@ mod tests {
     }
 
     #[test]
+    fn a_share_is_rounded_against_the_caller() {
+        let (table, _) = table(8);
+        table.spend("a", 100).unwrap();
+        assert_eq!(burst(&table, "a", 10), 9, "one of a hundred counts as one of ten");
+    }
+
+    #[test]
     fn changing_a_limit_to_and_fro_gives_nothing() {
         let (table, _) = table(8);
         burst(&table, "a", 10);

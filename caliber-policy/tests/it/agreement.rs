@@ -9,6 +9,7 @@ use caliber_core::admission::{
     AdmissionFacts, AdmissionPolicy, ArgumentsFact, InventoryFact, Outcome, QuotaFact, SessionFact,
 };
 use caliber_core::approval::{Approval, ApprovalState};
+use caliber_core::digest::{ArgumentDigest, DescriptorDigest, Fingerprint};
 use caliber_core::grant::Grantee;
 use caliber_core::id::ServerId;
 use caliber_core::policy::SideEffectLevel;
@@ -29,6 +30,12 @@ const CASES: u32 = 100_000;
 /// Made once: making them costs more than judging them.
 static ALLOWED: LazyLock<AdmissionFacts> = LazyLock::new(allowed);
 static APPROVAL: LazyLock<Approval> = LazyLock::new(approval);
+static WEATHER: LazyLock<DescriptorDigest> = LazyLock::new(|| descriptor("weather"));
+static CHANGED: LazyLock<DescriptorDigest> = LazyLock::new(|| descriptor("changed"));
+static HERE: LazyLock<Fingerprint> = LazyLock::new(|| fingerprint("here"));
+static THERE: LazyLock<Fingerprint> = LazyLock::new(|| fingerprint("there"));
+static EMPTY: LazyLock<ArgumentDigest> = LazyLock::new(|| arguments("{}"));
+static OTHER: LazyLock<ArgumentDigest> = LazyLock::new(|| arguments("other"));
 static OTHER_SERVER: LazyLock<ServerId> = LazyLock::new(ServerId::new);
 
 #[test]
@@ -117,8 +124,8 @@ fn facts(mut draw: Draw) -> AdmissionFacts {
         ]);
     }
     facts.inventory = draw.mostly(&[
-        InventoryFact::Listed(descriptor("weather")),
-        InventoryFact::Listed(descriptor("changed")),
+        InventoryFact::Listed(*WEATHER),
+        InventoryFact::Listed(*CHANGED),
         InventoryFact::Absent,
         InventoryFact::Unlisted,
         InventoryFact::Withheld {
@@ -127,11 +134,11 @@ fn facts(mut draw: Draw) -> AdmissionFacts {
     ]);
     facts.session = draw.mostly(&[
         SessionFact::NotOpen,
-        SessionFact::Advertised(descriptor("weather")),
-        SessionFact::Advertised(descriptor("changed")),
+        SessionFact::Advertised(*WEATHER),
+        SessionFact::Advertised(*CHANGED),
         SessionFact::Unlisted,
     ]);
-    facts.fingerprint = draw.mostly(&[fingerprint("here"), fingerprint("there")]);
+    facts.fingerprint = draw.mostly(&[*HERE, *THERE]);
     facts.arguments = draw.mostly(&[
         ArgumentsFact::Fit,
         ArgumentsFact::Unfit {
@@ -141,7 +148,7 @@ fn facts(mut draw: Draw) -> AdmissionFacts {
             problem: "the schema is too large".into(),
         },
     ]);
-    facts.argument_digest = draw.mostly(&[arguments("{}"), arguments("other")]);
+    facts.argument_digest = draw.mostly(&[*EMPTY, *OTHER]);
     facts.quota = draw.mostly(&[
         QuotaFact::NotAsked,
         QuotaFact::Exhausted {
@@ -194,8 +201,8 @@ fn classify(draw: &mut Draw, facts: &mut AdmissionFacts) {
         return;
     };
     bound.tool = draw.mostly(&["weather", "forecast"]).parse().unwrap();
-    bound.descriptor_digest = draw.mostly(&[descriptor("weather"), descriptor("changed")]);
-    bound.fingerprint = draw.mostly(&[fingerprint("here"), fingerprint("there")]);
+    bound.descriptor_digest = draw.mostly(&[*WEATHER, *CHANGED]);
+    bound.fingerprint = draw.mostly(&[*HERE, *THERE]);
     bound.drifted_at = draw.mostly(&[None, Some(*NOW)]);
     let policy = &mut bound.policy;
     policy.allowed = draw.mostly(&[true, false]);
@@ -227,8 +234,8 @@ fn approve(draw: &mut Draw, facts: &mut AdmissionFacts) {
         approval.server = OTHER_SERVER.clone();
     }
     approval.tool = draw.mostly(&["weather", "forecast"]).parse().unwrap();
-    approval.descriptor_digest = draw.mostly(&[descriptor("weather"), descriptor("changed")]);
-    approval.argument_digest = draw.mostly(&[arguments("{}"), arguments("other")]);
+    approval.descriptor_digest = draw.mostly(&[*WEATHER, *CHANGED]);
+    approval.argument_digest = draw.mostly(&[*EMPTY, *OTHER]);
     approval.requested_by = draw.mostly(&["ada", "grace"]).parse().unwrap();
     approval.expires_at = draw.mostly(&[
         approval.expires_at,

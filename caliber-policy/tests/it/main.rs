@@ -9,6 +9,7 @@
 mod admission;
 mod agreement;
 mod boundary;
+mod conformance;
 mod coverage;
 mod environment;
 mod facts;

@@ -85,7 +85,7 @@ const TABLE: &[Row] = &[
         };
         let then = InventoryFact::Listed(bound.descriptor_digest);
         bound.drifted_at.is_some()
-            || bound.fingerprint.to_string() != facts.fingerprint.to_string()
+            || bound.fingerprint != facts.fingerprint
             || now.iter().any(|seen| *seen != then)
     }),
     (ReasonCode::Blocked, Outcome::Deny, |facts| {
@@ -131,7 +131,7 @@ const TABLE: &[Row] = &[
                 let fits = classified.is_some_and(|bound| bound.server == approval.server)
                     && approval.tool.as_str() == facts.caller.tool.as_str()
                     && facts.inventory == InventoryFact::Listed(approval.descriptor_digest)
-                    && approval.argument_digest.to_string() == facts.argument_digest.to_string()
+                    && approval.argument_digest == facts.argument_digest
                     && approval.requested_by.as_str() == facts.caller.subject.as_str()
                     && facts.now < approval.expires_at
                     && !alone;

@@ -150,6 +150,7 @@ fn a_url_is_written_as_it_is_dialled() {
         ("http:///localhost/", INVALID),
         ("http:\\\\localhost/", INVALID),
         ("http://localhost\\@evil.com/", INVALID),
+        ("http://localhost/a\\b", INVALID),
         ("http://lo\tcalhost/", INVALID),
         ("http://localhost/a b", INVALID),
         (" http://localhost/", INVALID),
