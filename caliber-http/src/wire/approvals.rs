@@ -74,7 +74,7 @@ pub(crate) struct Approval {
 #[into_params(parameter_in = Query)]
 pub(crate) struct ApprovalFilter {
     /// Those that wait for a decision, or all; `all` when it is not given.
-    #[param(nullable = false)]
+    #[param(nullable = false, inline)]
     pub(crate) state: Option<ApprovalStateFilter>,
     /// Items at most; 50 when it is not given.
     #[serde(deserialize_with = "limit")]

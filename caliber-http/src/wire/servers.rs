@@ -270,10 +270,10 @@ pub(crate) struct RestoreInput {
 #[into_params(parameter_in = Query)]
 pub(crate) struct ServerFilter {
     /// How they stand.
-    #[param(nullable = false)]
+    #[param(nullable = false, inline)]
     pub(crate) status: Option<StatusFilter>,
     /// Their transport.
-    #[param(nullable = false)]
+    #[param(nullable = false, inline)]
     pub(crate) transport: Option<Transport>,
     /// A text in the name, the description, or the URL or command.
     #[param(nullable = false)]

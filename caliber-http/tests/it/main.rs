@@ -1,0 +1,14 @@
+//! The API on a real socket, over the in-memory references of the core.
+
+mod access;
+mod approvals;
+mod authentication;
+mod calls;
+mod document;
+mod hostile;
+mod input;
+mod operations;
+mod secrets;
+mod servers;
+mod support;
+mod tools;
