@@ -27,8 +27,10 @@ pub const PYTHON: &str = "${PYTHON}";
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Input")]
 pub struct LaunchRule {
-    /// [`PYTHON`], an absolute path, or a bare name that is looked up on the safe path. A path matches a command
-    /// that is written the same, and one whose real path it is.
+    /// [`PYTHON`], an absolute path, or a bare name that is looked up on the safe path. It matches a command that is
+    /// written the same. A path also matches a bare name of the same name that is found there; it matches no other
+    /// path that leads there, because whoever can write a link could let it lead elsewhere between check and start,
+    /// and because many programs act by the name they are called by.
     pub executable: String,
     /// The arguments that it may be given.
     pub arguments: ArgumentRule,
@@ -44,7 +46,8 @@ pub enum ArgumentRule {
     Prefix(Vec<String>),
     /// `-m` and this module first, then any. For [`PYTHON`].
     Module(String),
-    /// A script first, by its real path, then any.
+    /// A script first, then any. It is written by its real path, here and in the definition, so that no link stands
+    /// between check and start.
     Script(String),
 }
 
@@ -62,8 +65,9 @@ pub(crate) struct Resolved<'a> {
 impl LaunchRule {
     /// Whether this rule is about the executable that `command` starts.
     pub(crate) fn is_about(&self, command: &str, resolved: Resolved<'_>) -> bool {
-        self.executable == command
-            || (self.executable != PYTHON && resolved.executable == Some(&self.executable))
+        let is_found_there = resolved.executable == Some(&self.executable)
+            && self.executable.rsplit('/').next() == Some(command);
+        self.executable == command || is_found_there
     }
 
     /// Whether the executable may be given `args`.
@@ -74,9 +78,7 @@ impl LaunchRule {
             ArgumentRule::Module(module) => {
                 matches!(args, [option, name, ..] if option == "-m" && name == module)
             }
-            ArgumentRule::Script(script) => {
-                args.first().is_some_and(|first| first.starts_with('/')) && resolved.script == Some(script)
-            }
+            ArgumentRule::Script(script) => args.first() == Some(script) && resolved.script == Some(script),
         }
     }
 

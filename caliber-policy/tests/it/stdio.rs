@@ -228,13 +228,16 @@ fn executable_and_arguments_are_pinned_together() {
 }
 
 #[test]
-fn a_path_is_allowed_by_its_real_path() {
-    let rules = settings(&["/usr/lib/git/mcp"]);
+fn a_path_is_itself_and_the_name_that_is_found_there() {
+    let rules = settings(&["/usr/lib/git/git-mcp"]);
     for (command, real, allowed) in [
-        ("/usr/bin/git-mcp", "/usr/lib/git/mcp", true),
-        ("git-mcp", "/usr/lib/git/mcp", true),
-        ("/usr/bin/git-mcp", "/tmp/mcp", false),
-        ("./git-mcp", "/usr/lib/git/mcp", false),
+        ("/usr/lib/git/git-mcp", "/usr/lib/git/git-mcp", true),
+        ("git-mcp", "/usr/lib/git/git-mcp", true),
+        // What it is called by decides what some programs do, and a link can be turned after it was checked.
+        ("sh", "/usr/lib/git/git-mcp", false),
+        ("/tmp/git-mcp", "/usr/lib/git/git-mcp", false),
+        ("./git-mcp", "/usr/lib/git/git-mcp", false),
+        ("git-mcp", "/tmp/git-mcp", false),
     ] {
         let facts = machine(stdio(command, &[]), Some(real), false, None);
         let verdict = readiness(&rules, &facts);
@@ -257,7 +260,7 @@ fn the_interpreter_runs_allowed_modules_and_scripts_only() {
         (&[], None, false),
         (&["/opt/server.py"], Some("/opt/server.py"), true),
         (&["/opt/server.py", "--any"], Some("/opt/server.py"), true),
-        (&["/srv/link.py"], Some("/opt/server.py"), true),
+        (&["/srv/link.py"], Some("/opt/server.py"), false),
         (&["/opt/server.py"], Some("/tmp/evil.py"), false),
         (&["/opt/server.py"], None, false),
         (&["server.py"], Some("/opt/server.py"), false),
@@ -295,20 +298,17 @@ fn the_interpreter_is_the_interpreter_under_every_name() {
         }],
         ..PolicySettings::default()
     };
-    for command in ["/usr/bin/python3.13", "/usr/bin/python3", "python"] {
+    for command in ["/usr/bin/python3.13", "python3.13"] {
         assert_eq!(
             run(&open, command, &["-c", "1"]),
             [ReasonCode::ArgumentsNotAllowed],
-            "a prefix never opens an interpreter: {command}"
+            "a prefix never opens the interpreter: {command}"
         );
     }
     let exact = settings(&["/usr/bin/python3.13 -I -m mcp_server_time"]);
+    assert_eq!(run(&exact, "python3.13", &["-I", "-m", "mcp_server_time"]), []);
     assert_eq!(
-        run(&exact, "/usr/bin/python3", &["-I", "-m", "mcp_server_time"]),
-        []
-    );
-    assert_eq!(
-        run(&exact, "/usr/bin/python3", &module),
+        run(&exact, "python3.13", &module),
         [ReasonCode::ArgumentsNotAllowed]
     );
 }
