@@ -1,3 +1,5 @@
 //! The control plane as a whole: against real servers, hostile servers, and through the command.
 
 mod architecture;
+mod behaviour;
+mod support;
