@@ -207,10 +207,7 @@ mod tests {
             };
             match name.as_str() {
                 "AWAY" => Err(Error::new(ErrorKind::Unavailable, format!("{CANARY} is away"))),
-                "SHUT" => Err(Error::new(
-                    ErrorKind::Forbidden,
-                    format!("{CANARY} is forbidden"),
-                )),
+                "SHUT" => Err(Error::new(ErrorKind::Forbidden, format!("{CANARY} is forbidden"))),
                 name => self
                     .0
                     .iter()
@@ -331,7 +328,10 @@ mod tests {
         };
         for auth in [token("other"), basic] {
             let definition = remote(&[("aUTHORIZATION", "Key 1")], auth);
-            assert_eq!(header(definition, "authorization").await.as_deref(), Some("Key 1"));
+            assert_eq!(
+                header(definition, "authorization").await.as_deref(),
+                Some("Key 1")
+            );
         }
     }
 
@@ -440,7 +440,10 @@ mod tests {
                 username: username.into(),
                 password: value("x"),
             };
-            assert!(resolve(&remote(&[], basic), &source()).await.is_err(), "{username:?}");
+            assert!(
+                resolve(&remote(&[], basic), &source()).await.is_err(),
+                "{username:?}"
+            );
         }
     }
 }

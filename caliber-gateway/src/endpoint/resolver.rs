@@ -17,7 +17,7 @@ type Lookup = dyn Fn(String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> + Se
 pub(super) struct Resolver {
     lookup: Arc<Lookup>,
     places: Arc<Semaphore>,
-    timeout: Duration,
+    pub(super) timeout: Duration,
     most: usize,
 }
 

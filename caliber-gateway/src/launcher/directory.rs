@@ -138,7 +138,7 @@ mod tests {
         }
         symlink(&kept, path.join("link")).unwrap();
         symlink(&kept, path.join("a/link")).unwrap();
-        std::fs::set_permissions(path.join("a/b"), Permissions::from_mode(0)).unwrap();
+        std::fs::set_permissions(path.join("a/b"), Permissions::from_mode(0o0)).unwrap();
         drop(directory);
         assert!(!path.exists());
         assert_eq!(std::fs::read_to_string(kept.join("file")).unwrap(), "stays");
