@@ -103,6 +103,11 @@ impl ScriptedGateway {
         self.shared.listed.notify_one();
     }
 
+    /// Ends every session, as a server that restarts does.
+    pub fn end_sessions(&self) {
+        self.state().sessions.clear();
+    }
+
     /// The calls that reached a server, in their order.
     pub fn calls(&self) -> Vec<LoggedCall> {
         self.state().log.clone()

@@ -7,4 +7,15 @@
     reason = "helpers of tests fail by panicking, like tests"
 )]
 
+mod access;
+mod approvals;
+mod blocking;
+mod calls;
 mod conformance;
+mod kinds;
+mod life;
+mod recorder;
+mod revocation;
+mod secrets;
+mod support;
+mod tenants;
