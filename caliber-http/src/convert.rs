@@ -1,13 +1,15 @@
 //! The one place where shapes of the wire and types of the core become each other.
 
 mod access;
+mod definition;
 mod records;
 mod servers;
 mod tools;
 
 pub(crate) use access::{grant, grantee, membership, new_token, project_reach, scopes, subject, token};
+pub(crate) use definition::{definition, patch};
 pub(crate) use records::{approval, audit_entry, invocation_record, milliseconds};
-pub(crate) use servers::{definition, failed_check, good_check, patch, server, server_query, summary};
+pub(crate) use servers::{failed_check, good_check, server, server_query, summary};
 pub(crate) use tools::{classification, difference, policy_input, tool, withheld};
 
 use caliber_core::principal::Identity;

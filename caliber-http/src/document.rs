@@ -6,7 +6,7 @@ use axum::body::Bytes;
 use http::StatusCode;
 use utoipa::openapi::path::{Operation, Parameter, ParameterBuilder, ParameterIn, PathItem};
 use utoipa::openapi::response::{Response, ResponseBuilder};
-use utoipa::openapi::schema::{ObjectBuilder, SchemaType, Type};
+use utoipa::openapi::schema::{ObjectBuilder, Schema, SchemaType, Type};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr, Required};
 use utoipa::{IntoResponses, PartialSchema, ToSchema};
@@ -76,6 +76,16 @@ fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
 
 /// Adds what holds for every operation, and for every one that needs a caller.
 fn complete(operation: &mut Operation) {
+    if let Some(RefOr::T(body)) = &mut operation.request_body {
+        for content in body.content.values_mut() {
+            // A body that may be missing is still never `null`.
+            if let RefOr::T(content) = content
+                && let Some(RefOr::T(Schema::OneOf(choice))) = &mut content.schema
+            {
+                choice.items.retain(|item| matches!(item, RefOr::Ref(_)));
+            }
+        }
+    }
     let needs_caller = operation.security.is_none();
     let statuses: &[StatusCode] = if needs_caller {
         &OF_EVERY_CALLER

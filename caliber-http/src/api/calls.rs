@@ -10,8 +10,6 @@ use caliber_core::invocation::InvocationOutcome;
 use caliber_core::json::{JsonLimits, JsonText};
 use caliber_core::principal::Surface;
 use caliber_core::{Error, ErrorKind, FieldProblem, InvokeRequest};
-use serde::Deserialize;
-use utoipa::IntoParams;
 
 use crate::body::Json;
 use crate::convert;
@@ -21,7 +19,7 @@ use crate::input::{PageParameters, Parameters, Segments, ServerPath};
 use crate::problem::Problem;
 use crate::reply::{self, Data, Paged, Reply};
 use crate::state::Api;
-use crate::wire::calls::{InvocationRecord, InvokeInput, Invoked};
+use crate::wire::calls::{InvocationPath, InvocationRecord, InvokeInput, Invoked};
 
 /// The longest call that can be asked for, in milliseconds.
 const LONGEST_CALL_MS: u64 = 3_600_000;
@@ -142,15 +140,6 @@ pub(crate) async fn list(
         .map_err(|error| Problem::from(error).in_query())?
         .map(convert::invocation_record);
     reply::page(records.items, records.next)
-}
-
-/// A call.
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Path)]
-pub(crate) struct InvocationPath {
-    /// The call.
-    #[param(pattern = "^inv_[0-9a-f]{32}$")]
-    invocation_id: String,
 }
 
 /// A call

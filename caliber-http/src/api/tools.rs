@@ -117,9 +117,13 @@ pub(crate) async fn show(
     Segments(path): Segments<ToolPath>,
 ) -> Reply<Response> {
     let (id, tool) = path.tool()?;
-    let record = api.caliber().server(&principal, &id).await?.record;
     let view = api.caliber().tool(&principal, &id, &tool).await?;
-    reply::ok(convert::tool(view, &record.definition.fingerprint(), true))
+    let place = api
+        .caliber()
+        .tools(&principal, &id, &PageRequest::first(1))
+        .await?
+        .fingerprint;
+    reply::ok(convert::tool(view, &place, true))
 }
 
 /// Classify a tool

@@ -23,6 +23,7 @@ pub(crate) enum Scope {
 /// A token to be made.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, expecting = "an object")]
+#[schema(example = json!({ "subject": "nightly-report", "scopes": ["operator"], "label": "nightly report" }))]
 pub(crate) struct TokenInput {
     /// Whom it will speak for.
     #[schema(min_length = 1, max_length = 256)]
@@ -107,6 +108,7 @@ pub(crate) struct TokenPath {
 /// A grant to be given: to a subject, or to everybody who holds a scope.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, expecting = "an object")]
+#[schema(example = json!({ "server_id": "srv_00000000000000000000000000000000", "tool_name": "forecast", "subject": "nightly-report" }))]
 pub(crate) struct GrantInput {
     /// Whose tools.
     #[schema(pattern = "^srv_[0-9a-f]{32}$")]
@@ -158,6 +160,7 @@ pub(crate) struct GrantPath {
 /// The scopes of a subject, whole. They count for whoever a trusted proxy names.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, expecting = "an object")]
+#[schema(example = json!({ "subject": "ada@example.com", "scopes": ["approver"] }))]
 pub(crate) struct MembershipInput {
     /// Whose.
     #[schema(min_length = 1, max_length = 256)]

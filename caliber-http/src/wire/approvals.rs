@@ -11,6 +11,7 @@ use crate::input::limit;
 /// A decision about a call.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, expecting = "an object")]
+#[schema(example = json!({ "note": "as discussed" }))]
 pub(crate) struct DecisionInput {
     /// Why.
     #[serde(default, deserialize_with = "given")]

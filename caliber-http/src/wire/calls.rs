@@ -4,7 +4,7 @@ use caliber_core::json::JsonText;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use super::IdentityKind;
 use super::tools::Level;
@@ -13,6 +13,7 @@ use crate::body::given;
 /// A call of a tool.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, expecting = "an object")]
+#[schema(example = json!({ "tool_name": "forecast", "arguments": { "city": "Utrecht" } }))]
 pub(crate) struct InvokeInput {
     /// The tool.
     #[schema(pattern = "^[A-Za-z0-9_.-]{1,128}$")]
@@ -123,4 +124,13 @@ pub(crate) struct InvocationRecord {
     pub(crate) duration_ms: Option<f64>,
     /// The size of the result, in bytes.
     pub(crate) result_bytes: Option<u64>,
+}
+
+/// A call.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(crate) struct InvocationPath {
+    /// The call.
+    #[param(pattern = "^inv_[0-9a-f]{32}$")]
+    pub(crate) invocation_id: String,
 }

@@ -126,6 +126,7 @@ pub(crate) struct AuthConfigInput {
 /// A server to be registered or checked.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, expecting = "an object")]
+#[schema(example = json!({ "name": "weather", "transport": "streamable-http", "uri": "https://weather.example.com/mcp", "auth_type": "token", "auth_config": { "token": "env://WEATHER_TOKEN" } }))]
 pub(crate) struct ServerInput {
     /// Its name, unique in the installation; it cannot be changed later. `code` is taken.
     #[schema(pattern = "^[A-Za-z0-9][A-Za-z0-9-]{0,47}$")]
@@ -188,6 +189,7 @@ pub(crate) struct ServerInput {
 /// `auth_config` that is sent back as it was shown (`__caliber_write_only__`) stays too.
 #[derive(Clone, Default, PartialEq, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, expecting = "an object")]
+#[schema(example = json!({ "description": "Forecasts", "limits": { "timeout_ms": 5000 } }))]
 pub(crate) struct ServerPatchInput {
     /// For people.
     #[serde(default, deserialize_with = "given")]
@@ -254,6 +256,7 @@ pub(crate) struct ServerPatchInput {
 /// A removed server to be registered again.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, expecting = "an object")]
+#[schema(example = json!({ "audit_id": "aud_00000000000000000000000000000000", "secrets": { "auth_config.token": "the token again" } }))]
 pub(crate) struct RestoreInput {
     /// The audit entry of its removal (`delete_mcp_server`).
     #[schema(pattern = "^aud_[0-9a-f]{32}$")]

@@ -44,6 +44,7 @@ impl From<SideEffectLevel> for Level {
 /// A policy of one tool. It is set whole.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, expecting = "an object")]
+#[schema(example = json!({ "allowed": true, "side_effect_level": "read", "requires_approval": false }))]
 pub(crate) struct PolicyInput {
     /// Whether it may be called at all.
     pub(crate) allowed: bool,
@@ -180,7 +181,7 @@ pub(crate) struct Tool {
 
 /// Whether a decision about a tool counts.
 #[derive(ToSchema)]
-#[schema(rename_all = "snake_case")]
+#[schema(as = ToolState, rename_all = "snake_case")]
 #[allow(dead_code, reason = "the schema of a word of the core")]
 pub(crate) enum StateWord {
     /// Nobody has decided.

@@ -308,6 +308,23 @@ async fn a_faulty_upstream_is_told_apart() {
 }
 
 #[tokio::test]
+async fn a_defect_stays_in_its_request() {
+    let service = Service::start().await;
+    let descriptor = json!({ "name": "defect", "inputSchema": { "type": "object" } }).to_string();
+    let defect = ScriptedTool::new(&descriptor, |_| async { panic!("canary-of-the-inside") }).unwrap();
+    let id = serving(&service, vec![defect]).await;
+    let path = format!("/mcp-servers/{id}/invoke-tool");
+    let failed = service
+        .post(&path, json!({ "tool_name": "defect" }))
+        .await
+        .expect(500);
+    assert_eq!(failed.reason(), "internal");
+    assert!(failed.header("x-request-id").is_some());
+    assert!(!failed.text().contains("canary"), "{}", failed.text());
+    service.get("/mcp-servers").await.expect(200);
+}
+
+#[tokio::test]
 async fn a_call_ends_at_the_time_that_was_asked_for() {
     let service = Service::start().await;
     let slow = ScriptedTool::echo("slow")

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::{PREFIX, Request, Service};
 
-const ROUTES: [&str; 34] = [
+const ROUTES: [&str; 33] = [
     "DELETE /grants/{grant_id}",
     "DELETE /mcp-servers/{server_id}",
     "DELETE /mcp-servers/{server_id}/tools/{tool_name}/policy",
@@ -41,7 +41,6 @@ const ROUTES: [&str; 34] = [
     "GET /healthz",
     "GET /metrics",
     "GET /readyz",
-    "",
 ];
 
 fn operations(document: &Value) -> Vec<(String, String, Value)> {
