@@ -282,7 +282,8 @@ class Server:
         with self.rig.lock:
             self.rig.sessions[session.name] = session
         self.rig.records.add("sessions", "open", session.name)
-        stream = EventStream(exchange.connection)
+        # A client may post as soon as it knows where.
+        stream = session.stream = EventStream(exchange.connection)
         exchange.connection.send_head(200, EventStream.HEADERS)
         endpoint = f"/messages?session={session.name}"
         if self.rig.has("foreign_endpoint"):
