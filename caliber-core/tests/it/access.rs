@@ -113,7 +113,7 @@ async fn the_text_of_a_token_is_nowhere_but_in_the_answer() {
         .unwrap();
     let text = made.text.expose();
     let list = caliber.tokens(&admin(), &PageRequest::default()).await.unwrap();
-    assert_eq!(list.items, [made.record.clone()]);
+    assert_eq!(list.items, std::slice::from_ref(&made.record));
     let exported = serde_json::to_string(&parts.sink.entries()).unwrap();
     for place in [
         format!("{list:?}"),
@@ -206,7 +206,7 @@ async fn tokens_are_seen_and_revoked_by_the_admins_of_their_project() {
     assert_eq!(caliber.tokens(&admin(), &page).await.unwrap().items.len(), 2);
     assert_eq!(
         caliber.tokens(&one, &page).await.unwrap().items,
-        [inside.record.clone()]
+        std::slice::from_ref(&inside.record)
     );
     assert!(caliber.tokens(&two, &page).await.unwrap().items.is_empty());
     let viewer = person("v", "one", Scope::Operator);
