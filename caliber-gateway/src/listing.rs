@@ -1,6 +1,5 @@
 //! Listing the tools of an upstream, within bounds: pages, tools, bytes, and cursors that come back.
 
-use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use caliber_core::descriptor::{Descriptor, ToolName};
@@ -17,6 +16,8 @@ use crate::mirror;
 use crate::settings::GatewaySettings;
 use crate::transport::{Era, Transport};
 
+/// The empty cursor, as JSON text.
+const EMPTY_CURSOR: &str = "\"\"";
 /// The longest cursor, in bytes.
 const CURSOR_BYTES: usize = 4 << 10;
 /// The longest name of a withheld tool that is shown, in characters.
@@ -100,7 +101,7 @@ pub(crate) async fn list_tools(
         }
         if !seen.insert(next.clone()) {
             // Some legacy servers write an empty cursor for the end, and start again when it is followed.
-            if next.is_empty() && introduction.era == Era::Legacy && collected.names.len() == known {
+            if next == EMPTY_CURSOR && introduction.era == Era::Legacy && collected.names.len() == known {
                 return Ok(collected.finish());
             }
             return Err(too_large("a cursor came back".to_owned()));
@@ -130,7 +131,7 @@ fn as_listing(failure: Failure) -> Failure {
 }
 
 fn list_params(cursor: Option<&str>, meta: Option<&str>) -> String {
-    let cursor = cursor.map(|cursor| format!(r#""cursor":{}"#, serde_json::Value::from(cursor)));
+    let cursor = cursor.map(|cursor| format!(r#""cursor":{cursor}"#));
     let meta = meta.map(|meta| format!(r#""_meta":{meta}"#));
     let members: Vec<String> = [cursor, meta].into_iter().flatten().collect();
     format!("{{{}}}", members.join(","))
@@ -140,8 +141,9 @@ fn list_params(cursor: Option<&str>, meta: Option<&str>) -> String {
 struct Page<'a> {
     #[serde(borrow)]
     tools: Vec<&'a RawValue>,
+    /// Text that means nothing to us, not even as text: it is sent back as it was written.
     #[serde(rename = "nextCursor", borrow, default)]
-    next_cursor: Option<Cow<'a, str>>,
+    next_cursor: Option<&'a RawValue>,
 }
 
 /// What the pages have given so far.
@@ -175,7 +177,12 @@ impl Collected {
             }
             self.add_item(item.get());
         }
-        Ok(page.next_cursor.map(Cow::into_owned))
+        match page.next_cursor.map(RawValue::get) {
+            Some(cursor) if !cursor.starts_with('"') => {
+                Err(Failure::protocol("the cursor of the upstream is no text"))
+            }
+            cursor => Ok(cursor.map(str::to_owned)),
+        }
     }
 
     fn add_item(&mut self, item: &str) {
@@ -307,11 +314,13 @@ mod tests {
     }
 
     #[test]
-    fn parameters_are_escaped() {
+    fn cursors_go_back_as_they_came() {
         assert_eq!(list_params(None, None), "{}");
+        let next = Collected::new(1, false).add(r#"{"tools":[],"nextCursor":"\ud800\"\u0041"}"#);
+        let next = next.unwrap();
         assert_eq!(
-            list_params(Some("a\"\n"), Some("{}")),
-            r#"{"cursor":"a\"\n","_meta":{}}"#
+            list_params(next.as_deref(), Some("{}")),
+            r#"{"cursor":"\ud800\"\u0041","_meta":{}}"#
         );
     }
 }

@@ -342,7 +342,7 @@ impl Lease {
             self.server.session_failed(&self.session);
             self.pool.dismiss(self.server.remove(&self.session));
         } else {
-            self.session.was_answered();
+            self.session.gave_sign_of_life();
         }
     }
 }

@@ -249,6 +249,10 @@ impl Session {
 
     pub(crate) fn was_answered(&self) {
         self.answered.store(true, Ordering::Relaxed);
+        self.gave_sign_of_life();
+    }
+
+    pub(crate) fn gave_sign_of_life(&self) {
         self.unanswered.store(0, Ordering::Relaxed);
     }
 
@@ -282,7 +286,7 @@ impl Session {
             answer_bytes: SIGN_OF_LIFE_BYTES,
         });
         match tokio::time::timeout(SIGN_OF_LIFE_TIME, sign).await {
-            Ok(Ok(_)) => self.unanswered.store(0, Ordering::Relaxed),
+            Ok(Ok(_)) => self.gave_sign_of_life(),
             Ok(Err(_)) => {}
             Err(_) => self.connection.inbox.close(Failure::lost(
                 "the server gave no sign of life after calls that it did not answer, and is replaced",

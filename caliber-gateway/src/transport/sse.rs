@@ -16,8 +16,10 @@ use crate::error::Failure;
 use crate::inbox::{Inbox, Reply};
 use crate::raw;
 
-/// Messages that are sent beside the calls at once: cancellations and refusals. More are dropped.
-const SIDE_MESSAGES: usize = 8;
+/// Answers to requests of the upstream that are sent at once. More are dropped.
+const SIDE_ANSWERS: usize = 8;
+/// Cancellations that are sent at once. More are dropped.
+const CANCELLATIONS: usize = 256;
 /// The longest that such a message may take.
 const SIDE_MESSAGE_TIME: Duration = Duration::from_secs(5);
 /// The largest body that is read of the answer to a POST, in bytes.
@@ -37,7 +39,8 @@ struct Wire {
     headers: HeaderMap,
     has_credentials: bool,
     inbox: Arc<Inbox>,
-    side: Arc<Semaphore>,
+    answers: Arc<Semaphore>,
+    cancellations: Arc<Semaphore>,
 }
 
 impl Sse {
@@ -96,7 +99,8 @@ impl Sse {
             headers,
             has_credentials,
             inbox,
-            side: Arc::new(Semaphore::new(SIDE_MESSAGES)),
+            answers: Arc::new(Semaphore::new(SIDE_ANSWERS)),
+            cancellations: Arc::new(Semaphore::new(CANCELLATIONS)),
         });
         let reading = tokio::spawn(Arc::clone(&wire).read(response, reader));
         Ok(Self {
@@ -163,7 +167,8 @@ struct CancelOnDrop<'a> {
 impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
         if self.armed {
-            self.wire.send_in_background(raw::cancelled(self.id));
+            self.wire
+                .send_in_background(&self.wire.cancellations, raw::cancelled(self.id));
         }
     }
 }
@@ -196,7 +201,7 @@ impl Wire {
                 if event.name == "message"
                     && let Some(answer) = self.inbox.take(&event.data)
                 {
-                    self.send_in_background(answer);
+                    self.send_in_background(&self.answers, answer);
                 }
             }
             match response.chunk().await {
@@ -212,9 +217,9 @@ impl Wire {
         self.inbox.close(failure);
     }
 
-    fn send_in_background(self: &Arc<Self>, text: String) {
+    fn send_in_background(self: &Arc<Self>, places: &Arc<Semaphore>, text: String) {
         let (Ok(place), Ok(runtime)) = (
-            Arc::clone(&self.side).try_acquire_owned(),
+            Arc::clone(places).try_acquire_owned(),
             tokio::runtime::Handle::try_current(),
         ) else {
             self.inbox.count_dropped();

@@ -30,8 +30,10 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// The longest session id that is taken, in bytes.
 const SESSION_ID_BYTES: usize = 1_024;
-/// Messages that are sent beside the calls at once: cancellations and refusals. More are dropped.
-const SIDE_MESSAGES: usize = 8;
+/// Answers to requests of the upstream that are sent at once. More are dropped.
+const SIDE_ANSWERS: usize = 8;
+/// Cancellations that are sent at once. More are dropped.
+const CANCELLATIONS: usize = 256;
 /// The longest that such a message may take.
 const SIDE_MESSAGE_TIME: Duration = Duration::from_secs(5);
 /// How long, and how many bytes, a stream is read on after its answer, so that its connection can be used again.
@@ -62,7 +64,8 @@ struct Wire {
     stream_bytes: usize,
     session: Mutex<Option<HeaderValue>>,
     inbox: Arc<Inbox>,
-    side: Arc<Semaphore>,
+    answers: Arc<Semaphore>,
+    cancellations: Arc<Semaphore>,
     closed: AtomicBool,
 }
 
@@ -100,7 +103,8 @@ impl StreamableHttp {
                 stream_bytes,
                 session: Mutex::new(None),
                 inbox,
-                side: Arc::new(Semaphore::new(SIDE_MESSAGES)),
+                answers: Arc::new(Semaphore::new(SIDE_ANSWERS)),
+                cancellations: Arc::new(Semaphore::new(CANCELLATIONS)),
                 closed: AtomicBool::new(false),
             }),
             listening: Mutex::new(None),
@@ -174,8 +178,9 @@ struct CancelOnDrop<'a> {
 impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
         if self.armed {
+            let version = self.version.map(str::to_owned);
             self.wire
-                .send_in_background(raw::cancelled(self.id), self.version.map(str::to_owned));
+                .send_in_background(&self.wire.cancellations, raw::cancelled(self.id), version);
         }
     }
 }
@@ -357,7 +362,7 @@ impl Wire {
     /// A message that is not what was waited for.
     fn take(self: &Arc<Self>, text: &str, version: Option<&str>) {
         if let Some(answer) = self.inbox.take(text) {
-            self.send_in_background(answer, version.map(str::to_owned));
+            self.send_in_background(&self.answers, answer, version.map(str::to_owned));
         }
     }
 
@@ -408,9 +413,9 @@ impl Wire {
     }
 
     /// Sends a message that nobody waits for; drops it when too many are on their way.
-    fn send_in_background(self: &Arc<Self>, text: String, version: Option<String>) {
+    fn send_in_background(self: &Arc<Self>, places: &Arc<Semaphore>, text: String, version: Option<String>) {
         let (Ok(place), Ok(runtime)) = (
-            Arc::clone(&self.side).try_acquire_owned(),
+            Arc::clone(places).try_acquire_owned(),
             tokio::runtime::Handle::try_current(),
         ) else {
             self.inbox.count_dropped();

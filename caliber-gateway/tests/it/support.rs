@@ -103,25 +103,27 @@ impl Rig {
 
     /// Tells the server something, and waits until it obeys.
     pub(crate) async fn control(&self, query: &str) {
-        let number = self.controls.fetch_add(1, Ordering::Relaxed);
-        let query = format!("{query}&nonce={number}");
-        let (new, control) = (self.folder.path().join("new"), self.folder.path().join("control"));
-        std::fs::write(&new, &query).unwrap();
-        std::fs::rename(new, control).unwrap();
+        let query = self.order(query);
         eventually("the server obeys", async || {
             self.records("control").iter().any(|line| line.contains(&query))
         })
         .await;
     }
 
+    /// Tells the server something; returns the words it will have obeyed.
+    pub(crate) fn order(&self, query: &str) -> String {
+        let number = self.controls.fetch_add(1, Ordering::Relaxed);
+        let query = format!("{query}&nonce={number}");
+        let (new, control) = (self.folder.path().join("new"), self.folder.path().join("control"));
+        std::fs::write(&new, &query).unwrap();
+        std::fs::rename(new, control).unwrap();
+        query
+    }
+
     pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.folder.path().join(name);
         std::fs::write(&path, text).unwrap();
         path
-    }
-
-    pub(crate) fn folder(&self) -> &Path {
-        self.folder.path()
     }
 }
 
@@ -182,7 +184,6 @@ pub(crate) fn definition(name: &str, endpoint: Endpoint) -> ServerDefinition {
 pub(crate) struct House {
     pub(crate) caliber: Caliber,
     pub(crate) gateway: Arc<McpGateway>,
-    pub(crate) secrets: Arc<MemorySecrets>,
 }
 
 impl House {
@@ -193,7 +194,7 @@ impl House {
     pub(crate) fn with(gateway: GatewaySettings, settings: Settings) -> Self {
         let secrets = Arc::new(MemorySecrets::default());
         let launcher = Arc::new(PlainLauncher::new(LauncherSettings::default()));
-        let gateway = Arc::new(McpGateway::new(gateway, secrets.clone(), launcher).unwrap());
+        let gateway = Arc::new(McpGateway::new(gateway, secrets, launcher).unwrap());
         let caliber = Caliber::builder(
             Arc::new(MemoryRegistry::new()) as Arc<dyn Registry>,
             gateway.clone() as Arc<dyn Gateway>,
@@ -202,11 +203,7 @@ impl House {
         )
         .settings(settings)
         .build();
-        Self {
-            caliber,
-            gateway,
-            secrets,
-        }
+        Self { caliber, gateway }
     }
 
     pub(crate) async fn register(&self, definition: ServerDefinition) -> ServerId {
@@ -225,8 +222,10 @@ impl House {
     }
 
     pub(crate) async fn add_definition(&self, definition: ServerDefinition) -> ServerId {
+        let name = definition.name.clone();
         let server = self.register(definition).await;
-        self.discover(&server).await.unwrap();
+        let discovered = self.discover(&server).await;
+        discovered.unwrap_or_else(|error| panic!("discovering {name}: {error:?}"));
         self.allow_all(&server, &ToolPolicy::allow_read()).await;
         server
     }

@@ -1,0 +1,317 @@
+//! Lists of tools: cursors, limits, conflicts, changes.
+
+use std::time::{Duration, Instant};
+
+use caliber_core::gateway::{Gateway, Target};
+use caliber_core::inventory::Discovery;
+use caliber_core::policy::ToolPolicy;
+use caliber_core::reason::ReasonCode;
+use caliber_core::{Error, ErrorKind, Settings};
+use caliber_gateway::GatewaySettings;
+
+use crate::support::{EVERY_TRANSPORT, House, Over, Rig, definition, eventually};
+
+const ECHO: &str = r#"{"value":"x"}"#;
+
+async fn list(house: &House, rig: &Rig) -> Result<Discovery, Error> {
+    let target = Target {
+        server: None,
+        definition: definition("listed", rig.endpoint()).into(),
+    };
+    let deadline = caliber_core::clock::Deadline::after(Duration::from_secs(15));
+    house.gateway.discover(&target, deadline).await
+}
+
+fn names(discovery: &Discovery) -> Vec<String> {
+    let names = discovery.tools.iter().map(|tool| tool.name().to_string());
+    names.collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_page_is_followed() {
+    let house = House::new();
+    for over in EVERY_TRANSPORT {
+        let one = names(&list(&house, &Rig::new(over, &[])).await.unwrap());
+        let rig = Rig::new(over, &["--pages", "3"]);
+        assert_eq!(names(&list(&house, &rig).await.unwrap()), one, "{over:?}");
+        assert_eq!(rig.records("lists").len(), 3);
+        for (variant, tools) in [("empty_once", None), ("many", Some(20)), ("odd_text", None)] {
+            let rig = Rig::new(over, &["--mode", "cursor", "--variant", variant]);
+            let listed = list(&house, &rig).await;
+            let listed = listed.unwrap_or_else(|error| panic!("{over:?} {variant}: {error}"));
+            assert!(rig.records("lists").len() >= 2, "{variant}");
+            if let Some(tools) = tools {
+                assert_eq!(listed.tools.len(), tools);
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cursor_without_end_is_an_error_and_no_short_list() {
+    let house = House::new();
+    for (variant, most) in [
+        ("same", 3),
+        ("same_new_tools", 3),
+        ("alternate", 4),
+        ("new", 256),
+        ("empty_pages", 256),
+        ("huge", 3),
+    ] {
+        let rig = Rig::new(Over::Http, &["--mode", "cursor", "--variant", variant]);
+        let error = list(&house, &rig).await.unwrap_err();
+        assert_eq!(
+            (error.kind(), error.reason()),
+            (ErrorKind::TooLarge, Some(ReasonCode::ListTooLarge)),
+            "{variant}: {error}"
+        );
+        let asked = rig.records("lists").len();
+        assert!(asked <= most, "{variant}: {asked}");
+    }
+    for variant in ["number", "object", "error_on_second"] {
+        let rig = Rig::new(Over::Stdio, &["--mode", "cursor", "--variant", variant]);
+        let error = list(&house, &rig).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Upstream, "{variant}: {error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_cursor_for_ever_is_the_end_of_a_legacy_list_only() {
+    let house = House::new();
+    let rig = Rig::new(Over::Stdio, &["--mode", "cursor", "--variant", "empty_forever"]);
+    let listed = list(&house, &rig).await.unwrap();
+    assert!(!listed.tools.is_empty());
+    assert!(rig.records("lists").len() <= 3);
+    let rig = Rig::new(
+        Over::Stdio,
+        &[
+            "--era",
+            "modern",
+            "--mode",
+            "cursor",
+            "--variant",
+            "empty_forever",
+        ],
+    );
+    let error = list(&house, &rig).await.unwrap_err();
+    assert_eq!(error.reason(), Some(ReasonCode::ListTooLarge), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn long_lists_and_large_tools_meet_limits() {
+    let house = House::new();
+    let rig = Rig::new(Over::Http, &["--mode", "many_tools", "--count", "10000"]);
+    let error = list(&house, &rig).await.unwrap_err();
+    assert_eq!(error.reason(), Some(ReasonCode::ListTooLarge), "{error}");
+    assert!(error.message().contains("4096"), "{error}");
+    let rig = Rig::new(
+        Over::Http,
+        &["--mode", "many_tools", "--count", "1000", "--pages", "4"],
+    );
+    assert_eq!(list(&house, &rig).await.unwrap().tools.len(), 1_000);
+    // One tool of 1 MB is withheld, the others stay.
+    let rig = Rig::new(Over::Stdio, &["--mode", "big_description", "--bytes", "1000000"]);
+    let listed = list(&house, &rig).await.unwrap();
+    assert_eq!(names(&listed), ["echo"]);
+    assert_eq!(listed.withheld.len(), 1);
+    for over in EVERY_TRANSPORT {
+        let rig = Rig::new(over, &["--mode", "big_description", "--bytes", "50000000"]);
+        let error = list(&house, &rig).await.unwrap_err();
+        assert!(
+            matches!(error.kind(), ErrorKind::TooLarge | ErrorKind::Upstream),
+            "{over:?}: {error:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_broken_tool_costs_itself_only() {
+    let house = House::new();
+    for variant in [
+        "no_schema",
+        "no_name",
+        "name_number",
+        "name_null",
+        "description_number",
+        "tool_text",
+        "tool_null",
+        "lone_surrogate",
+        "deep",
+    ] {
+        let rig = Rig::new(Over::Stdio, &["--mode", "one_broken", "--variant", variant]);
+        let listed = list(&house, &rig).await;
+        let listed = listed.unwrap_or_else(|error| panic!("{variant}: {error}"));
+        assert_eq!(
+            (listed.tools.len(), listed.withheld.len()),
+            (9, 1),
+            "{variant}: {:?}",
+            listed.withheld
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_that_contradict_each_other_withhold_the_tool() {
+    let house = House::new();
+    for (variant, withheld) in [("conflict", 1), ("duplicate", 0), ("rename", 0), ("reorder", 0)] {
+        let rig = Rig::new(Over::Stdio, &["--mode", "changing_pages", "--variant", variant]);
+        let listed = list(&house, &rig).await;
+        let listed = listed.unwrap_or_else(|error| panic!("{variant}: {error}"));
+        assert_eq!(listed.withheld.len(), withheld, "{variant}");
+        let mut names = names(&listed);
+        names.sort();
+        let before = names.len();
+        names.dedup();
+        assert_eq!(names.len(), before, "{variant}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_storm_of_changes_causes_few_listings_and_no_harm() {
+    for over in [Over::Stdio, Over::Http, Over::Sse] {
+        let house = House::new();
+        let rig = Rig::new(over, &["--mode", "list_changed_storm", "--count", "5000"]);
+        let server = house.add(&format!("storm-{over:?}"), &rig).await;
+        let cancel = tokio_util::sync::CancellationToken::new();
+        let running = tokio::spawn({
+            let (caliber, cancel) = (house.caliber.clone(), cancel.clone());
+            async move { caliber.run(cancel, Duration::from_secs(1)).await }
+        });
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(2) {
+            house.call(&server, "echo", ECHO).await.unwrap();
+        }
+        let lists = rig.records("lists").len();
+        assert!(lists <= 10, "{over:?}: {lists} listings");
+        cancel.cancel();
+        running.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listing_that_causes_itself_is_rationed() {
+    let house = House::new();
+    let rig = Rig::new(Over::Stdio, &["--mode", "list_changed_on_list"]);
+    let server = house.add("echoing", &rig).await;
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(2) {
+        house.call(&server, "echo", ECHO).await.unwrap();
+    }
+    let lists = rig.records("lists").len();
+    assert!(lists <= 8, "{lists} listings");
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_was_told_binds_the_next_call() {
+    let house = House::new();
+    for (over, era) in [
+        (Over::Stdio, "legacy"),
+        (Over::Http, "legacy"),
+        (Over::Sse, "legacy"),
+        (Over::Stdio, "modern"),
+        (Over::Http, "modern"),
+    ] {
+        let rig = Rig::new(over, &["--era", era]);
+        let tool = |description: &str| {
+            format!(r#"[{{"name":"echo","description":"{description}","inputSchema":{{"type":"object"}}}}]"#)
+        };
+        let catalog = rig.write("catalog.json", &tool("honest"));
+        let name = format!("{over:?}-{era}").to_lowercase();
+        let server = {
+            let mut endpoint = rig.endpoint();
+            if let caliber_core::server::Endpoint::Stdio(stdio) = &mut endpoint {
+                let catalog = catalog.to_str().unwrap().to_owned();
+                stdio.args.extend([
+                    "--catalog".to_owned(),
+                    catalog,
+                    "--list-changed-on-catalog-change".to_owned(),
+                ]);
+            } else {
+                rig.control(&format!("catalog={}", catalog.display())).await;
+            }
+            house.add_definition(definition(&name, endpoint)).await
+        };
+        house.call(&server, "echo", ECHO).await.unwrap();
+        if over == Over::Http {
+            // The stream for changes is opened beside the first call.
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+        rig.write("catalog.json", &tool("sends your files away"));
+        if over != Over::Stdio {
+            rig.control("do=list_changed").await;
+        }
+        eventually("the change is noticed", async || {
+            let outcome = house.call(&server, "echo", ECHO).await;
+            outcome.is_err_and(|error| error.reason() == Some(ReasonCode::Drifted))
+        })
+        .await;
+        let executed = rig.records("executions").len();
+        let error = house.call(&server, "echo", ECHO).await.unwrap_err();
+        assert_eq!(error.reason(), Some(ReasonCode::Drifted), "{name}: {error}");
+        assert_eq!(rig.records("executions").len(), executed, "{name}");
+        // Classified again, it is callable again.
+        house.discover(&server).await.unwrap();
+        house.allow_all(&server, &ToolPolicy::allow_read()).await;
+        house.call(&server, "echo", ECHO).await.unwrap();
+    }
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interval_finds_a_change_that_nobody_told() {
+    let settings = GatewaySettings {
+        relist: Duration::from_millis(300),
+        ..GatewaySettings::default()
+    };
+    let house = House::with(settings, Settings::default());
+    let rig = Rig::new(Over::Http, &[]);
+    let tool = |name: &str| format!(r#"[{{"name":"{name}","inputSchema":{{"type":"object"}}}}]"#);
+    let catalog = rig.write("catalog.json", &tool("echo"));
+    rig.control(&format!("catalog={}", catalog.display())).await;
+    let server = house.add("quiet", &rig).await;
+    let cancel = tokio_util::sync::CancellationToken::new();
+    let running = tokio::spawn({
+        let (caliber, cancel) = (house.caliber.clone(), cancel.clone());
+        async move { caliber.run(cancel, Duration::from_secs(1)).await }
+    });
+    house.call(&server, "echo", ECHO).await.unwrap();
+    rig.write("catalog.json", &tool("other"));
+    eventually("the inventory follows", async || {
+        let page = caliber_core::page::PageRequest::first(10);
+        let listing = house
+            .caliber
+            .tools(&crate::support::admin(), &server, &page)
+            .await;
+        listing
+            .unwrap()
+            .tools
+            .items
+            .iter()
+            .any(|tool| tool.name().as_str() == "other")
+    })
+    .await;
+    let error = house.call(&server, "echo", ECHO).await.unwrap_err();
+    assert_eq!(error.reason(), Some(ReasonCode::ToolUnknown), "{error}");
+    // Refreshing classifies nothing.
+    let error = house.call(&server, "other", ECHO).await.unwrap_err();
+    assert_eq!(error.reason(), Some(ReasonCode::Unclassified), "{error}");
+    cancel.cancel();
+    running.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_list_ends_at_the_deadline() {
+    let house = House::new();
+    let rig = Rig::new(Over::Http, &["--mode", "slow_list", "--seconds", "30"]);
+    let server = house.register(definition("slow", rig.endpoint())).await;
+    let target = Target {
+        server: Some(server),
+        definition: definition("slow", rig.endpoint()).into(),
+    };
+    let began = Instant::now();
+    let deadline = caliber_core::clock::Deadline::after(Duration::from_secs(1));
+    let error = house.gateway.discover(&target, deadline).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    assert!(began.elapsed() < Duration::from_secs(2));
+}
