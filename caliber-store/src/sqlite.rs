@@ -124,7 +124,7 @@ pub(crate) fn classify(message: &str) -> (ErrorKind, &'static str) {
             "the store has no memory left; try again later",
         ),
     ];
-    let found = TABLE.iter().find(|(text, ..)| message.starts_with(text));
+    let found = TABLE.iter().find(|(text, ..)| message.contains(text));
     found.map_or(
         (ErrorKind::Defect, "a statement of the store is wrong"),
         |(_, kind, told)| (*kind, told),

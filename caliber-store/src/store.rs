@@ -148,6 +148,26 @@ impl Store {
         }
     }
 
+    /// Says which deployments need a server, in place of what was said before. For tests: promotions of workflows
+    /// will say it, in a change of their own.
+    ///
+    /// # Errors
+    ///
+    /// As every commit.
+    #[cfg(feature = "testing")]
+    pub async fn set_deployments(
+        &self,
+        server: &caliber_core::id::ServerId,
+        references: &[caliber_core::registry::DeploymentReference],
+    ) -> Result<()> {
+        let (server, references) = (server.clone(), references.to_vec());
+        let work = move |conn: &mut sqlite::Connection| {
+            run(queries::set_deployments(conn, &server, &references))?;
+            Ok(Committed::default())
+        };
+        self.inner.writer.commit(Box::new(work)).await.map(drop)
+    }
+
     /// What was written since the store was opened.
     pub fn statistics(&self) -> StoreStatistics {
         let counters = self.inner.writer.counters();

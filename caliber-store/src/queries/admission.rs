@@ -5,23 +5,21 @@ use caliber_core::server::Visibility;
 
 use super::{Connection, access, approvals, revisions, servers, tools};
 use crate::error::Result;
-use crate::rows::{ApprovalRow, ServerRow, unsigned};
+use crate::rows::{ApprovalRow, unsigned};
 
 /// The facts, read at one moment: the caller holds a snapshot.
 pub(crate) async fn admission(conn: &mut Connection, query: &AdmissionQuery) -> Result<Option<StoredFacts>> {
     let AdmissionQuery { server: id, tool, .. } = query;
-    let Some(server) = servers::row(conn, id).await? else {
+    let Some((server, inventory)) = servers::with_inventory_revision(conn, id).await? else {
         return Ok(None);
     };
-    let server = ServerRow::record(server)?;
-    let inventory = revisions::current(conn, &Entity::Inventory(id.clone())).await?;
     let discovered = inventory > 0;
     let facts = if discovered {
         tools::facts(conn, id, tool).await?
     } else {
         None
     };
-    let withheld = if discovered {
+    let withheld = if discovered && facts.is_none() {
         tools::withheld(conn, id, tool).await?
     } else {
         None

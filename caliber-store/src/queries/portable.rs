@@ -24,5 +24,7 @@ pub(crate) use audit::{audit, audit_entry, record as record_audit};
 pub(crate) use commit::apply;
 pub(crate) use invocations::{invocation, invocations};
 pub(crate) use secrets::{keys_in_use, secret, stale_secrets, store as store_secrets};
+#[cfg(feature = "testing")]
+pub(crate) use servers::set_deployments;
 pub(crate) use servers::{answers, deployments_using, server, server_by_name, servers};
 pub(crate) use tools::{inventory, tool, tools};

@@ -43,6 +43,25 @@ pub(super) async fn row(conn: &mut Connection, id: &ServerId) -> Result<Option<S
         .optional()?)
 }
 
+/// A server, and the revision of its inventory, zero before the first.
+pub(super) async fn with_inventory_revision(
+    conn: &mut Connection,
+    id: &ServerId,
+) -> Result<Option<(ServerRecord, u64)>> {
+    let found: Option<(ServerRow, Option<i64>)> = servers::table
+        .left_join(inventories::table)
+        .filter(servers::id.eq(id.as_str()))
+        .select((ServerRow::as_select(), inventories::revision.nullable()))
+        .first(conn)
+        .await
+        .optional()?;
+    let Some((row, revision)) = found else {
+        return Ok(None);
+    };
+    let revision = unsigned("inventories.revision", revision.unwrap_or(0))?;
+    Ok(Some((row.record()?, revision)))
+}
+
 /// A server by its name.
 pub(crate) async fn server_by_name(conn: &mut Connection, name: &ServerName) -> Result<Option<ServerRecord>> {
     let row: Option<ServerRow> = servers::table
@@ -161,6 +180,29 @@ pub(crate) async fn deployments_using(
             rollback_only: rollback_only != 0,
         });
     Ok(references.collect())
+}
+
+/// Says which deployments need a server.
+#[cfg(feature = "testing")]
+pub(crate) async fn set_deployments(
+    conn: &mut Connection,
+    id: &ServerId,
+    references: &[DeploymentReference],
+) -> Result<()> {
+    let before = deployment_references::table.filter(deployment_references::server_id.eq(id.as_str()));
+    diesel::delete(before).execute(conn).await?;
+    for reference in references {
+        diesel::insert_into(deployment_references::table)
+            .values((
+                deployment_references::server_id.eq(id.as_str()),
+                deployment_references::workflow.eq(&reference.workflow),
+                deployment_references::alias.eq(&reference.alias),
+                deployment_references::rollback_only.eq(i64::from(reference.rollback_only)),
+            ))
+            .execute(conn)
+            .await?;
+    }
+    Ok(())
 }
 
 /// Whether the tables can be read.

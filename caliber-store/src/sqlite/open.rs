@@ -196,21 +196,53 @@ fn migrate(conn: &mut SqliteConnection, file: &DatabaseFile) -> Result<()> {
     Ok(())
 }
 
-/// What stopped a migration: the database, or the migration itself.
+/// What stopped a migration: the database, or the migration itself. diesel tells them apart in the text only.
 fn migration_failed(error: Box<dyn std::error::Error + Send + Sync>) -> Error {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&*error);
-    while let Some(current) = cause {
-        if let Some(diesel::result::Error::DatabaseError(_, information)) = current.downcast_ref() {
-            let (kind, told) = super::classify(information.message());
-            if kind != ErrorKind::Defect {
-                return Error::new(kind, told);
-            }
+    let text = error.to_string();
+    match super::classify(&text) {
+        (ErrorKind::Defect, _) => {
+            let text = caliber_core::text::shown(&text);
+            Error::new(
+                ErrorKind::Defect,
+                format!("the schema could not be brought up to date: {text}"),
+            )
         }
-        cause = current.source();
+        (kind, told) => Error::new(kind, told),
     }
-    let text = caliber_core::text::shown(&error.to_string());
-    Error::new(
-        ErrorKind::Defect,
-        format!("the schema could not be brought up to date: {text}"),
-    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqlite::run;
+
+    #[derive(QueryableByName)]
+    struct Number {
+        #[diesel(sql_type = BigInt)]
+        number: i64,
+    }
+
+    fn pragma(connection: &mut Connection, name: &str) -> i64 {
+        let query = diesel::sql_query(format!("SELECT {name} AS number FROM pragma_{name}"));
+        let number = async { Ok(diesel_async::RunQueryDsl::get_result::<Number>(query, connection).await?) };
+        run(number).unwrap().number
+    }
+
+    #[test]
+    fn the_writer_syncs_every_commit_and_readers_cannot_write() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = StoreSettings {
+            path: folder.path().join("caliber.db"),
+            ..StoreSettings::default()
+        };
+        let mut opened = open(&settings).unwrap();
+        assert_eq!(opened.readers.len(), settings.readers);
+        // 2 is FULL.
+        assert_eq!(pragma(&mut opened.writer, "synchronous"), 2);
+        assert_eq!(pragma(&mut opened.writer, "foreign_keys"), 1);
+        assert_eq!(pragma(&mut opened.writer, "query_only"), 0);
+        for reader in &mut opened.readers {
+            assert_eq!(pragma(reader, "query_only"), 1);
+        }
+    }
 }

@@ -103,3 +103,76 @@ fn snapshot<T>(connection: &mut Connection, work: impl FnOnce(&mut Connection) -
 pub(super) fn execute(connection: &mut Connection, statement: &str) -> Result<()> {
     run(async { Ok(connection.batch_execute(statement).await?) })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use diesel::{Connection as _, SqliteConnection};
+    use diesel_async::sync_connection_wrapper::SyncConnectionWrapper;
+
+    use super::*;
+    use crate::sqlite::InPlace;
+
+    fn one_reader() -> Arc<Readers> {
+        let connection = SqliteConnection::establish(":memory:").unwrap();
+        let connection = SyncConnectionWrapper::with_runtime(connection, InPlace);
+        Arc::new(Readers::new(vec![connection], Duration::from_millis(50)))
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn who_waits_too_long_for_a_connection_is_told() {
+        let readers = one_reader();
+        let (go, wait) = mpsc::channel::<()>();
+        let (begun, has_begun) = tokio::sync::oneshot::channel();
+        let busy = Arc::clone(&readers);
+        let first = tokio::spawn(async move {
+            busy.read(move |_| {
+                begun.send(()).unwrap();
+                wait.recv().unwrap();
+                Ok(())
+            })
+            .await
+        });
+        has_begun.await.unwrap();
+        let second = readers.read(|_| Ok(())).await.unwrap_err();
+        assert_eq!(second.kind(), ErrorKind::Overloaded);
+        go.send(()).unwrap();
+        first.await.unwrap().unwrap();
+        readers.read(|_| Ok(())).await.unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_caller_that_goes_away_gives_the_connection_back() {
+        let readers = one_reader();
+        let (go, wait) = mpsc::channel::<()>();
+        let (begun, has_begun) = tokio::sync::oneshot::channel();
+        let busy = Arc::clone(&readers);
+        let abandoned = tokio::spawn(async move {
+            busy.read(move |_| {
+                begun.send(()).unwrap();
+                wait.recv().unwrap();
+                Ok(())
+            })
+            .await
+        });
+        has_begun.await.unwrap();
+        abandoned.abort();
+        go.send(()).unwrap();
+        let waits = Readers {
+            idle: Arc::clone(&readers.idle),
+            places: Arc::clone(&readers.places),
+            wait: Duration::from_secs(10),
+        };
+        waits.read(|_| Ok(())).await.unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_read_that_panics_leaves_a_connection_that_works() {
+        let readers = one_reader();
+        let panicked = readers.read::<()>(|_| panic!("on purpose")).await;
+        assert_eq!(panicked.unwrap_err().kind(), ErrorKind::Defect);
+        // A snapshot that was left open would refuse the next one.
+        readers.read(|_| Ok(())).await.unwrap();
+    }
+}

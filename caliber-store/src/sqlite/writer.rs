@@ -280,3 +280,153 @@ impl Opened {
         Ok((writer, readers, self.file))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use caliber_core::registry::Revision;
+    use tokio::task::JoinHandle;
+
+    use super::*;
+
+    /// A store whose only commit so far waits until it is let go.
+    struct Held {
+        writer: Arc<Writer>,
+        go: std::sync::mpsc::Sender<()>,
+        first: JoinHandle<Result<Committed>>,
+        _folder: tempfile::TempDir,
+    }
+
+    async fn held() -> Held {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = StoreSettings {
+            path: folder.path().join("caliber.db"),
+            ..StoreSettings::default()
+        };
+        let (writer, _readers, _file) = super::super::open(&settings).unwrap().start(&settings).unwrap();
+        let writer = Arc::new(writer);
+        let (go, wait) = std::sync::mpsc::channel();
+        let (begun, has_begun) = oneshot::channel();
+        let mut begun = Some(begun);
+        let first = commit(&writer, move |_| {
+            if let Some(begun) = begun.take() {
+                begun.send(()).unwrap();
+                wait.recv().unwrap();
+            }
+            Ok(Committed::default())
+        });
+        has_begun.await.unwrap();
+        Held {
+            writer,
+            go,
+            first,
+            _folder: folder,
+        }
+    }
+
+    fn commit(
+        writer: &Arc<Writer>,
+        work: impl FnMut(&mut Connection) -> Result<Committed> + Send + 'static,
+    ) -> JoinHandle<Result<Committed>> {
+        let writer = Arc::clone(writer);
+        tokio::spawn(async move { writer.commit(Box::new(work)).await })
+    }
+
+    /// Waits until `count` commits wait in the queue.
+    async fn waiting(writer: &Writer, count: usize) {
+        let queue = writer.queue.lock().unwrap().clone().unwrap();
+        tokio::time::timeout(Duration::from_secs(10), async {
+            while queue.max_capacity() - queue.capacity() < count {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        })
+        .await
+        .unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_commit_that_the_disk_fails_takes_no_neighbour_along() {
+        let Held {
+            writer,
+            go,
+            first,
+            _folder,
+        } = held().await;
+        let runs = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&runs);
+        let before = commit(&writer, move |conn| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            execute(conn, "INSERT INTO revisions VALUES ('kept', 1)")?;
+            Ok(Committed::default())
+        });
+        waiting(&writer, 1).await;
+        let struck = commit(&writer, |conn| {
+            execute(conn, "INSERT INTO revisions VALUES ('lost', 1)")?;
+            Err(Error::new(ErrorKind::Io, "the disk is gone"))
+        });
+        let after = commit(&writer, |conn| {
+            execute(conn, "INSERT INTO revisions VALUES ('kept too', 1)")?;
+            Ok(Committed {
+                revision: Revision(7),
+                affected: 0,
+            })
+        });
+        waiting(&writer, 3).await;
+        go.send(()).unwrap();
+        first.await.unwrap().unwrap();
+        before.await.unwrap().unwrap();
+        assert_eq!(struck.await.unwrap().unwrap_err().kind(), ErrorKind::Io);
+        assert_eq!(after.await.unwrap().unwrap().revision, Revision(7));
+        assert_eq!(runs.load(Ordering::SeqCst), 2, "the neighbour was not done again");
+        // Each of them can be done once, so the failed transaction is gone as a whole, and the second one stands.
+        for (name, there) in [("kept", true), ("lost", false), ("kept too", true)] {
+            let statement = format!("INSERT INTO revisions VALUES ('{name}', 2)");
+            let again = commit(&writer, move |conn| {
+                execute(conn, &statement)?;
+                Ok(Committed::default())
+            });
+            assert_eq!(again.await.unwrap().is_err(), there, "{name}");
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_commit_that_panics_is_told_and_the_writer_goes_on() {
+        let Held {
+            writer,
+            go,
+            first,
+            _folder,
+        } = held().await;
+        go.send(()).unwrap();
+        first.await.unwrap().unwrap();
+        let panicked = commit(&writer, |conn| {
+            execute(conn, "INSERT INTO revisions VALUES ('half', 1)")?;
+            panic!("on purpose")
+        });
+        assert_eq!(panicked.await.unwrap().unwrap_err().kind(), ErrorKind::Defect);
+        let next = commit(&writer, |conn| {
+            execute(conn, "INSERT INTO revisions VALUES ('half', 1)")?;
+            Ok(Committed::default())
+        });
+        next.await.unwrap().unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn closing_finishes_what_waits() {
+        let Held {
+            writer,
+            go,
+            first,
+            _folder,
+        } = held().await;
+        let waits = commit(&writer, |_| Ok(Committed::default()));
+        waiting(&writer, 1).await;
+        go.send(()).unwrap();
+        writer.close().await;
+        first.await.unwrap().unwrap();
+        waits.await.unwrap().unwrap();
+        let late = commit(&writer, |_| Ok(Committed::default()));
+        assert_eq!(late.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
+    }
+}
