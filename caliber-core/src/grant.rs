@@ -28,6 +28,17 @@ pub struct Grant {
     pub created_at: Timestamp,
 }
 
+impl Grant {
+    /// Whether the grant can open `tool` to `subject`. Whether a scope is held is for the policy to say.
+    pub fn concerns(&self, subject: &Subject, tool: &ToolName) -> bool {
+        let grantee = match &self.grantee {
+            Grantee::Subject(granted) => granted == subject,
+            Grantee::Scope(_) => true,
+        };
+        grantee && self.tool.as_ref().is_none_or(|granted| granted == tool)
+    }
+}
+
 /// Who receives a grant.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -385,7 +385,9 @@ pub struct StoredFacts {
     pub withheld: Option<String>,
     /// What an admin decided.
     pub classification: Option<Classification>,
-    /// The grants that name the server, given by its project or, for a public server, by the caller's.
+    /// The grants that name the server and [concern](crate::grant::Grant::concerns) the caller and the tool, given by
+    /// the server's project or, for a public server, by the caller's: a call reads no more than these, however many
+    /// others there are.
     pub grants: Vec<Grant>,
     /// The approval that was presented.
     pub approval: Option<Approval>,

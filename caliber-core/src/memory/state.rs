@@ -191,6 +191,7 @@ impl State {
             .grants
             .values()
             .filter(|grant| grant.server == query.server && projects.contains(&grant.project))
+            .filter(|grant| grant.concerns(&query.subject, &query.tool))
             .cloned()
             .collect();
         let approval = query
