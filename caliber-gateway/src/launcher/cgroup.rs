@@ -113,7 +113,7 @@ fn remove_groups(path: &Path) {
 }
 
 /// The directory of the group that this process is in.
-fn own_group() -> Option<PathBuf> {
+pub(super) fn own_group() -> Option<PathBuf> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     group_directory(&groups, &mounts)

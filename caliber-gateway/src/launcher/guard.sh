@@ -23,6 +23,12 @@ while [ "$round" -lt 60 ]; do
 done
 
 rm -rf -- "$2"
-if [ -n "$3" ]; then
-    rmdir -- "$3"/*/ "$3"
-fi 2>/dev/null
+
+# A group can be removed a moment after its last process has ended.
+round=0
+while [ -n "$3" ] && [ -d "$3" ] && [ "$round" -lt 10 ]; do
+    rmdir -- "$3"/*/
+    rmdir -- "$3" && break
+    round=$((round + 1))
+    sleep 1
+done 2>/dev/null

@@ -105,3 +105,47 @@ impl Drop for InputWriter {
         self.0.close();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    #[tokio::test]
+    async fn a_writer_that_waits_for_room_learns_that_the_input_was_closed() {
+        let (sender, mut receiver) = pipe::pipe().unwrap();
+        let input = Arc::new(Input::new(sender));
+        let mut writer = InputWriter(input.clone());
+        let writing = tokio::spawn(async move { writer.write_all(&vec![7; 4 << 20]).await });
+        while !matches!(&*input.state(), State::Open { waiting: Some(_), .. }) {
+            tokio::task::yield_now().await;
+        }
+        let since = input.close();
+        let outcome = tokio::time::timeout(std::time::Duration::from_secs(10), writing).await;
+        let error = outcome.expect("it is woken").unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+        // The reader still holds its end: it gets what was written, and then the end.
+        let mut received = Vec::new();
+        receiver.read_to_end(&mut received).await.unwrap();
+        assert!(received.iter().all(|byte| *byte == 7));
+        assert_eq!(input.close(), since, "closed once");
+    }
+
+    #[tokio::test]
+    async fn shutting_down_and_dropping_end_the_input() {
+        for shut_down in [true, false] {
+            let (sender, mut receiver) = pipe::pipe().unwrap();
+            let mut writer = InputWriter(Arc::new(Input::new(sender)));
+            writer.write_all(b"one").await.unwrap();
+            if shut_down {
+                writer.shutdown().await.unwrap();
+                assert!(writer.write_all(b"two").await.is_err());
+            } else {
+                drop(writer);
+            }
+            let mut received = String::new();
+            receiver.read_to_string(&mut received).await.unwrap();
+            assert_eq!(received, "one");
+        }
+    }
+}

@@ -62,6 +62,22 @@ impl Bench {
     }
 }
 
+/// A field of `/proc/thread-self/status`.
+fn own_status(field: &str) -> String {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with(field)).unwrap();
+    line.split_once(':').unwrap().1.trim().to_owned()
+}
+
+/// The file mask of a child, as `umask` prints it: a strict one where this machine lets a thread have its own.
+fn mask_of_children(bench: &Bench) -> String {
+    if bench.measure("umask").enforced {
+        "0077".to_owned()
+    } else {
+        own_status("Umask")
+    }
+}
+
 fn shell(script: &str, args: &[&str]) -> Launch {
     let mut words = vec!["-c".to_owned(), script.to_owned(), "child".to_owned()];
     words.extend(args.iter().map(|arg| (*arg).to_owned()));

@@ -51,7 +51,7 @@ async fn the_working_directory_is_private_and_goes_with_the_child() {
     let script = "pwd; umask; mkdir -p a/b; echo x > a/b/c; stat -c %a .; cat";
     let mut process = bench.shell(script, &[]).await;
     let directory = first_line(&mut process).await;
-    assert_eq!(first_line(&mut process).await, "0077");
+    assert_eq!(first_line(&mut process).await, mask_of_children(&bench));
     assert_eq!(first_line(&mut process).await, "700");
     assert!(Path::new(&directory).starts_with(bench.directory.path()));
     let mode = std::fs::metadata(&directory).unwrap().permissions().mode();
@@ -226,4 +226,20 @@ async fn secrets_show_in_no_error_and_no_debug_text() {
         bench.launcher.containment()
     );
     assert!(!shown.contains(CANARY));
+}
+
+#[tokio::test]
+async fn a_start_that_nobody_waits_for_any_more_leaves_nothing() {
+    let bench = bench(|settings| settings.children = 8);
+    let word = word();
+    for _ in 0..8 {
+        let mut launching = Box::pin(bench.launcher.launch(shell("cat", &[&word])));
+        // The first look hands the start over to its thread; then the caller goes.
+        assert!(futures::poll!(&mut launching).is_pending());
+    }
+    within(Duration::from_secs(10), "every place is free again", || {
+        bench.launcher.shared.places.available_permits() == 8
+    });
+    assert!(processes_with(&word).is_empty());
+    assert_eq!(bench.private_directories(), 0);
 }

@@ -9,11 +9,19 @@ const STUBBORN: &str = r#"
         3>&1 >/dev/null 2>&1 </dev/null &)
 "#;
 
-/// The same with an emptied environment.
+/// Goes on whatever happens to its input.
+const DEAF: &str = "while :; do sleep 0.2; done";
+
+/// The same as [`STUBBORN`] with an emptied environment.
 const NAMELESS: &str = r#"
     (setsid env -i /bin/sh -c 'trap "" TERM HUP INT PIPE; echo up >&3; exec 3>&-; while :; do /bin/sleep 0.2; done' \
         stubborn "$1" 3>&1 >/dev/null 2>&1 </dev/null &)
 "#;
+
+fn kill(pid: u32) {
+    let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
 
 /// Children of this very process that have ended and were not waited for.
 fn zombies() -> Vec<u32> {
@@ -57,23 +65,6 @@ async fn a_child_that_ignores_its_input_gets_sigterm_and_then_sigkill() {
     process.handle.terminate().await;
     assert_eq!(read(process.stdout).await, "signalled\n");
     assert_eq!(process.handle.wait().await, "killed by signal 9");
-}
-
-#[tokio::test]
-async fn a_writer_that_waits_for_room_is_woken_when_the_child_is_stopped() {
-    let bench = bench(|_| ());
-    let mut process = bench.shell("echo up; exec sleep 1000", &[]).await;
-    assert_eq!(first_line(&mut process).await, "up");
-    let mut stdin = process.stdin;
-    let writing = tokio::spawn(async move { stdin.write_all(&vec![0; 1 << 20]).await });
-    process.handle.terminate().await;
-    let outcome = tokio::time::timeout(Duration::from_secs(10), writing)
-        .await
-        .unwrap();
-    assert_eq!(
-        outcome.unwrap().unwrap_err().kind(),
-        std::io::ErrorKind::BrokenPipe
-    );
 }
 
 #[tokio::test]
@@ -125,7 +116,7 @@ async fn nothing_survives_a_child_that_ends_by_itself() {
 async fn nothing_survives_a_handle_that_is_dropped() {
     let bench = bench(|_| ());
     let word = word();
-    let mut process = bench.shell(&format!("{STUBBORN}\ncat"), &[&word]).await;
+    let mut process = bench.shell(&format!("{STUBBORN}\n{DEAF}"), &[&word]).await;
     assert_eq!(first_line(&mut process).await, "up");
     drop(process);
     within(Duration::from_secs(10), "nothing is left", || {
@@ -138,7 +129,7 @@ fn nothing_survives_a_runtime_that_is_dropped() {
     let bench = bench(|_| ());
     let word = word();
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let mut process = runtime.block_on(bench.shell(&format!("{STUBBORN}\ncat"), &[&word]));
+    let mut process = runtime.block_on(bench.shell(&format!("{STUBBORN}\n{DEAF}"), &[&word]));
     assert_eq!(runtime.block_on(first_line(&mut process)), "up");
     runtime.spawn(async move {
         let _process = process;
@@ -158,11 +149,8 @@ async fn a_control_group_holds_even_what_has_no_marker() {
     assert_eq!(first_line(&mut process).await, "up");
     process.handle.terminate().await;
     let left = processes_with(&word);
-    for pid in &left {
-        // The test itself cleans up where the measure is said not to be in force.
-        let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-    }
+    // The test itself cleans up where the measure is said not to be in force.
+    left.iter().copied().for_each(kill);
     assert_eq!(
         left.is_empty(),
         bench.measure("cgroup").enforced,
@@ -187,17 +175,20 @@ async fn fifty_children_leave_no_zombie_and_no_directory() {
 #[test]
 fn part_of_a_host() {
     let Ok(part) = std::env::var(PART) else { return };
-    let Some((cgroup, word)) = part.strip_prefix("host ").and_then(|rest| rest.split_once(' ')) else {
+    let words: Vec<_> = part.split(' ').collect();
+    let ["host", cgroup, guard, word] = words.as_slice() else {
         return;
     };
-    let base = std::env::var("CALIBER_TEST_DIRECTORY").unwrap();
     let launcher = PlainLauncher::new(LauncherSettings {
-        directory: base.into(),
-        cgroup: cgroup == "true",
+        directory: std::env::var("CALIBER_TEST_DIRECTORY").unwrap().into(),
+        cgroup: *cgroup == "true",
+        guard: *guard == "true",
         ..LauncherSettings::default()
     });
+    // Without the guard only the child itself is reached.
+    let stubborn = if *guard == "true" { STUBBORN } else { "echo up" };
+    let script = format!("trap '' TERM HUP PIPE\n{stubborn}\n{DEAF}");
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let script = format!("{STUBBORN}\nread -r line");
     let mut process = runtime
         .block_on(launcher.launch(shell(&script, &[word])))
         .unwrap();
@@ -206,26 +197,52 @@ fn part_of_a_host() {
     std::thread::sleep(Duration::from_secs(600));
 }
 
+/// Starts such a program, kills it when its child is up, and tells the name of the launcher's directory.
+fn kill_a_host(cgroup: bool, guard: bool, word: &str, base: &Path) -> String {
+    let mut host = part("stop::part_of_a_host", &format!("host {cgroup} {guard} {word}"))
+        .env("CALIBER_TEST_DIRECTORY", base)
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(host.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap() == "host is up"));
+    assert!(!processes_with(word).is_empty());
+    let directory = std::fs::read_dir(base).unwrap().next().unwrap().unwrap();
+    host.kill().unwrap();
+    host.wait().unwrap();
+    directory.file_name().into_string().unwrap()
+}
+
 #[test]
 fn nothing_survives_a_host_that_is_killed() {
     for cgroup in [true, false] {
         let word = word();
         let base = tempfile::tempdir().unwrap();
-        let mut host = part("stop::part_of_a_host", &format!("host {cgroup} {word}"))
-            .env("CALIBER_TEST_DIRECTORY", base.path())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(host.stdout.take().unwrap()).lines();
-        assert!(lines.any(|line| line.unwrap() == "host is up"));
-        assert!(processes_with(&word).len() >= 2);
-        assert_eq!(std::fs::read_dir(base.path()).unwrap().count(), 1);
-        host.kill().unwrap();
-        host.wait().unwrap();
+        let name = kill_a_host(cgroup, true, &word, base.path());
         within(Duration::from_secs(10), "no descendant is left", || {
             processes_with(&word).is_empty()
         });
         within(Duration::from_secs(10), "no directory is left", || {
             std::fs::read_dir(base.path()).unwrap().count() == 0
         });
+        let group = cgroup::own_group().map(|own| own.join(name));
+        within(Duration::from_secs(10), "no control group is left", || {
+            group.as_ref().is_none_or(|group| !group.exists())
+        });
     }
+}
+
+#[test]
+fn a_child_dies_with_a_host_that_is_killed_even_without_the_guard() {
+    let word = word();
+    let base = tempfile::tempdir().unwrap();
+    kill_a_host(false, false, &word, base.path());
+    let until = Instant::now() + Duration::from_secs(3);
+    // What is left of its own children, `sleep` here, does not have the word.
+    while !processes_with(&word).is_empty() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let left = processes_with(&word);
+    left.iter().copied().for_each(kill);
+    let enforced = bench(|_| ()).measure("parent_death_signal").enforced;
+    assert_eq!(left.is_empty(), enforced, "containment says the truth");
 }
