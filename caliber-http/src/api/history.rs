@@ -14,7 +14,7 @@ use crate::wire::history::{AuditEntry, AuditFilter};
 
 /// The history of a server
 ///
-/// Everything that the audit trail holds about it, newest first, also after its removal.
+/// Everything that the audit trail holds about it, newest first, also after its removal. Needs `operator`.
 #[utoipa::path(
     get, path = "/mcp-servers/{server_id}/history", tag = "history", operation_id = "server_history",
     params(ServerPath, PageParameters),

@@ -243,6 +243,14 @@ async fn the_audit_trail_is_paged_filtered_and_followed() {
         );
     }
     let viewer = service.token("vic", Some("default"), &[Scope::Viewer]).await;
+    let other = service.get("/mcp-servers").await.data()[0]["server_id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    service
+        .call_as(&viewer, "GET", &format!("/mcp-servers/{other}/history"), None)
+        .await
+        .expect(403);
     service.call_as(&viewer, "GET", "/audit", None).await.expect(403);
     let operator = service.token("olga", Some("elsewhere"), &[Scope::Operator]).await;
     let foreign = service
