@@ -16,6 +16,9 @@ use crate::connection::Connection;
 use crate::error::{Failure, upstream_text};
 use crate::inbox::Reply;
 
+/// A result beyond this size, in bytes, is read off the runtime's threads.
+const SMALL_RESULT: usize = 256 << 10;
+
 /// The parts of the result of a call that decide whether it is one. Everything else is passed on unseen.
 #[derive(Deserialize)]
 struct CallResult<'a> {
@@ -38,7 +41,7 @@ struct Block {
 }
 
 /// Reads the answer to a call.
-pub(crate) fn answer(
+pub(crate) async fn answer(
     connection: &Connection,
     reply: Reply,
     result_bytes: usize,
@@ -52,6 +55,23 @@ pub(crate) fn answer(
         bytes: result_bytes,
         depth: JsonLimits::RESULT.depth,
     };
+    let (result, is_error) = if text.len() <= SMALL_RESULT {
+        read(text, limits)?
+    } else {
+        let reading = tokio::task::spawn_blocking(move || read(text, limits));
+        reading
+            .await
+            .map_err(|_| Failure::protocol("the result of the tool could not be read"))??
+    };
+    Ok(Answer {
+        result,
+        is_error,
+        upstream_time,
+    })
+}
+
+/// The checked result, and whether the tool says that it failed.
+fn read(text: String, limits: JsonLimits) -> Result<(JsonText, bool), Failure> {
     let result = JsonText::parse(text, limits).map_err(|error| match error.kind() {
         ErrorKind::TooLarge => Failure::too_large(
             ReasonCode::ResultTooLarge,
@@ -86,9 +106,6 @@ pub(crate) fn answer(
     if read.content.is_none() && read.structured_content.is_none() {
         return Err(Failure::protocol("the result of the tool holds no content"));
     }
-    Ok(Answer {
-        is_error: read.is_error.unwrap_or(false),
-        result,
-        upstream_time,
-    })
+    let is_error = read.is_error.unwrap_or(false);
+    Ok((result, is_error))
 }

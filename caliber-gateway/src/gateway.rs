@@ -1,5 +1,6 @@
 //! The gateway: core's port, over the pool.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -19,6 +20,7 @@ use caliber_core::secret::SecretSource;
 use caliber_core::text::{SHOWN_CHARACTERS, escaped, shown};
 use caliber_core::{Error, ErrorKind, Result};
 
+use crate::client::refusal;
 use crate::convert;
 use crate::error::Failure;
 use crate::opening::Opener;
@@ -31,9 +33,14 @@ use crate::settings::GatewaySettings;
 ///
 /// Re-listing and the recycling of idle sessions go on while somebody waits in
 /// [`next_listing`](Gateway::next_listing), as [`Caliber::run`](caliber_core::Caliber::run) does.
-#[derive(Debug)]
 pub struct McpGateway {
     pool: Arc<Pool>,
+}
+
+impl fmt::Debug for McpGateway {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("McpGateway").finish_non_exhaustive()
+    }
 }
 
 impl McpGateway {
@@ -114,6 +121,9 @@ impl McpGateway {
     }
 }
 
+/// The JSON-RPC code of a revision that the upstream does not speak, any more: the next call negotiates anew.
+const UNSUPPORTED_REVISION: i64 = -32022;
+
 /// What a permit admits, apart from the place that is held for it.
 struct AdmittedCall {
     target: Target,
@@ -131,9 +141,15 @@ async fn send(lease: &mut Lease, call: &AdmittedCall) -> Result<Answer, Failure>
     lease.sending();
     let answering = session.call(&call.tool, &call.arguments, call.result_bytes);
     match tokio::time::timeout_at(call.deadline.instant(), answering).await {
+        Ok(Ok(Err(error))) if error.code == UNSUPPORTED_REVISION => {
+            let failure = refusal(&session.connection, "the call", &error).ending_session();
+            lease.failed(&failure);
+            Err(failure)
+        }
         Ok(Ok(reply)) => {
             lease.answered();
-            convert::answer(&session.connection, reply, call.result_bytes, started.elapsed())
+            let upstream_time = started.elapsed();
+            convert::answer(&session.connection, reply, call.result_bytes, upstream_time).await
         }
         Ok(Err(failure)) => {
             lease.failed(&failure);

@@ -3,6 +3,8 @@
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use caliber_core::clock::Deadline;
 use caliber_core::digest::Fingerprint;
 use caliber_core::process::ProcessLauncher;
@@ -295,11 +297,16 @@ fn with_stderr(connection: &Connection, mut failure: Failure) -> Failure {
     failure
 }
 
-/// A header value, and the part behind a scheme such as `Bearer`.
+/// A header value, the part behind a scheme such as `Bearer`, and the password in it.
 fn secrets_in_header(value: &str) -> Vec<SecretText> {
     let mut secrets = vec![SecretText::new(value)];
     if let Some((_, rest)) = value.split_once(' ') {
         secrets.push(SecretText::new(rest));
+        let decoded = BASE64_STANDARD.decode(rest).ok();
+        let decoded = decoded.and_then(|bytes| String::from_utf8(bytes).ok());
+        if let Some((_, password)) = decoded.as_deref().and_then(|text| text.split_once(':')) {
+            secrets.push(SecretText::new(password));
+        }
     }
     secrets
 }

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use caliber_core::ErrorKind;
 use caliber_core::clock::Deadline;
 use caliber_core::gateway::{CallerKey, Listing, Target};
 use caliber_core::id::ServerId;
@@ -35,7 +36,8 @@ const DRAIN_TIME: Duration = Duration::from_secs(10);
 const END_TIME: Duration = Duration::from_secs(30);
 /// A failed connection that took less is no burden: the upstream can be asked again at once.
 const CHEAP_FAILURE: Duration = Duration::from_millis(250);
-/// How long maintenance sleeps when nothing is due.
+/// How long maintenance sleeps at least, and when nothing is due.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 const MAINTENANCE_PAUSE: Duration = Duration::from_secs(60);
 
 /// The sessions.
@@ -164,7 +166,7 @@ impl Pool {
             let deadline = Deadline::after(pool.opener.settings.opening);
             let wake = Arc::clone(&pool.wake);
             let opened = tokio::select! {
-                opened = pool.opener.open(&target.definition, wake, deadline) => opened.map(Arc::new),
+                opened = pool.open(&target, wake, deadline) => opened.map(Arc::new),
                 () = pool.shutdown.cancelled() => Err(Failure::connect("the gateway is shutting down")),
             };
             let costly = started.elapsed() >= CHEAP_FAILURE || target.definition.endpoint.remote().is_none();
@@ -183,6 +185,27 @@ impl Pool {
         Ok(opening.receiver)
     }
 
+    /// Opens a session. When there are too many processes, the one that rested longest makes room.
+    async fn open(&self, target: &Target, wake: Arc<Notify>, deadline: Deadline) -> Result<Session, Failure> {
+        let opened = self
+            .opener
+            .open(&target.definition, Arc::clone(&wake), deadline)
+            .await;
+        match opened {
+            Err(failure)
+                if failure.kind == ErrorKind::Unavailable
+                    && target.definition.endpoint.remote().is_none() =>
+            {
+                let Some(resting) = self.evict_longest_resting(Session::is_process) else {
+                    return Err(failure);
+                };
+                drop(tokio::time::timeout(END_TIME, resting.connection.transport.close()).await);
+                self.opener.open(&target.definition, wake, deadline).await
+            }
+            opened => opened,
+        }
+    }
+
     /// Makes room for one more session, at the cost of the one that rested longest.
     fn make_room(&self) -> Result<(), Failure> {
         let limit = self.opener.settings.sessions;
@@ -191,17 +214,26 @@ impl Pool {
         if open < limit {
             return Ok(());
         }
-        let resting = servers
-            .iter()
-            .filter_map(|server| server.longest_resting().map(|since| (since, server)));
-        let Some((_, server)) = resting.min_by_key(|(since, _)| *since) else {
-            return Err(Failure::busy(
+        match self.evict_longest_resting(|_| true) {
+            None => Err(Failure::busy(
                 ReasonCode::ServerBusy,
                 format!("all {limit} sessions are at work"),
-            ));
-        };
-        self.dismiss(server.evict_longest_resting());
-        Ok(())
+            )),
+            resting => {
+                self.dismiss(resting);
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes out the session that rested longest among those that `counts`.
+    fn evict_longest_resting(&self, counts: impl Fn(&Session) -> bool) -> Option<Arc<Session>> {
+        let servers: Vec<_> = self.servers().values().cloned().collect();
+        let resting = servers
+            .iter()
+            .filter_map(|server| Some((server.longest_resting(&counts)?, server)));
+        let (session, server) = resting.min_by_key(|(session, _)| session.idle_since())?;
+        server.make_room(&session)
     }
 
     /// Ends sessions in the background, once their calls have ended.
@@ -262,8 +294,11 @@ impl Pool {
             self.dismiss(server.evict_ended_and_idle(now, settings));
             for session in server.sessions() {
                 let due = session.next_listing(settings);
+                if session.is_resting() {
+                    next = next.min((session.idle_since() + settings.idle).max(now + SHORTEST_PAUSE));
+                }
                 if due > now {
-                    next = next.min(due).min(session.idle_since() + settings.idle);
+                    next = next.min(due);
                 } else if session.begin_background_listing() {
                     let (pool, server) = (Arc::clone(self), Arc::clone(&server));
                     self.farewells.spawn(async move {

@@ -30,7 +30,7 @@ pub struct GatewaySettings {
     /// default 30 s.
     pub opening: Duration,
     /// How long an upstream may stay silent to `server/discover` before it is taken for a legacy one; at most a
-    /// quarter of the time that is left. Default 2 s.
+    /// quarter of the time that is left. It covers the start of a process. Default 5 s.
     pub probe: Duration,
     /// How long a change of the tool list is waited out, so that a burst causes one listing; default 200 ms.
     pub list_debounce: Duration,
@@ -74,7 +74,7 @@ impl Default for GatewaySettings {
             sessions_per_server: 64,
             idle: Duration::from_secs(30 * 60),
             opening: Duration::from_secs(30),
-            probe: Duration::from_secs(2),
+            probe: Duration::from_secs(5),
             list_debounce: Duration::from_millis(200),
             list_interval: Duration::from_secs(2),
             relist: Duration::from_secs(10 * 60),

@@ -6,9 +6,9 @@ use crate::error::Failure;
 use crate::inbox::Reply;
 
 pub(crate) mod event_stream;
-pub(crate) mod streamable_http;
 pub(crate) mod sse;
 pub(crate) mod stdio;
+pub(crate) mod streamable_http;
 
 /// The protocol family of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,6 +35,14 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) version: Option<&'a str>,
     /// The largest answer, in bytes.
     pub(crate) answer_bytes: usize,
+}
+
+impl Outgoing<'_> {
+    /// Whether the upstream may be told that nobody waits any more. A handshake cannot be cancelled, and a server that
+    /// was silent to `server/discover` would not understand the message either.
+    pub(crate) fn is_cancellable(&self) -> bool {
+        !matches!(self.method, "initialize" | "server/discover")
+    }
 }
 
 /// One connection.

@@ -205,7 +205,7 @@ impl Server {
             return Err(Failure::busy(ReasonCode::BreakerOpen, text));
         }
         let evicted = if state.sessions.len() >= settings.sessions_per_server.max(1) {
-            let Some(resting) = state.longest_resting() else {
+            let Some((resting, _)) = state.longest_resting(|_| true) else {
                 state.breaker.undecided();
                 return Err(Failure::busy(
                     ReasonCode::ServerBusy,
@@ -284,10 +284,7 @@ impl Server {
     /// Takes a session out, if it is still in.
     pub(super) fn remove(&self, session: &Arc<Session>) -> Option<Arc<Session>> {
         let mut state = self.state();
-        let key = state.sessions.iter().find_map(|(key, entry)| match entry {
-            Entry::Open(open) if Arc::ptr_eq(open, session) => Some(key.clone()),
-            _ => None,
-        })?;
+        let key = state.key_of(session)?;
         state.end(&key, "it ended by itself")
     }
 
@@ -315,19 +312,19 @@ impl Server {
         ended
     }
 
-    /// Takes out the session that rested longest.
-    pub(super) fn evict_longest_resting(&self) -> Option<Arc<Session>> {
-        let mut state = self.state();
-        let key = state.longest_resting()?;
-        state.end(&key, "it made room for another")
+    /// The session that rested longest among those that `counts`.
+    pub(super) fn longest_resting(&self, counts: impl Fn(&Session) -> bool) -> Option<Arc<Session>> {
+        self.state().longest_resting(counts).map(|(_, session)| session)
     }
 
-    pub(super) fn longest_resting(&self) -> Option<Instant> {
-        let state = self.state();
-        let key = state.longest_resting()?;
-        match state.sessions.get(&key) {
-            Some(Entry::Open(session)) => Some(session.idle_since()),
-            _ => None,
+    /// Takes a session out for another, unless it has been taken to work meanwhile.
+    pub(super) fn make_room(&self, session: &Arc<Session>) -> Option<Arc<Session>> {
+        let mut state = self.state();
+        let key = state.key_of(session)?;
+        if session.is_resting() {
+            state.end(&key, "it made room for another")
+        } else {
+            None
         }
     }
 
@@ -390,12 +387,18 @@ impl State {
         open.collect()
     }
 
-    fn longest_resting(&self) -> Option<SessionKey> {
+    fn longest_resting(&self, counts: impl Fn(&Session) -> bool) -> Option<(SessionKey, Arc<Session>)> {
         self.open()
             .into_iter()
-            .filter(|(_, session)| session.is_resting())
+            .filter(|(_, session)| session.is_resting() && counts(session))
             .min_by_key(|(_, session)| session.idle_since())
-            .map(|(key, _)| key)
+    }
+
+    fn key_of(&self, session: &Arc<Session>) -> Option<SessionKey> {
+        self.sessions.iter().find_map(|(key, entry)| match entry {
+            Entry::Open(open) if Arc::ptr_eq(open, session) => Some(key.clone()),
+            _ => None,
+        })
     }
 
     /// Takes a session out and remembers what its caller has to be told.

@@ -115,7 +115,7 @@ impl Sse {
         let mut cancel = CancelOnDrop {
             wire,
             id: outgoing.id,
-            armed: outgoing.method != "initialize",
+            armed: outgoing.is_cancellable(),
         };
         // The answer may overtake the acknowledgement of the POST.
         let refused = async {

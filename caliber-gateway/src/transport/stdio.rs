@@ -86,9 +86,9 @@ impl Stdio {
         let reading = tokio::spawn({
             let inbox = Arc::clone(&inbox);
             let stop = stop.clone();
+            let ended = ended.clone();
             async move {
-                let broken = reader.run(stdout).await;
-                let failure = match broken {
+                let failure = match reader.run_until(stdout, ended).await {
                     Some(failure) => failure,
                     None => last_words.failure().await,
                 };
@@ -111,20 +111,21 @@ impl Stdio {
     pub(crate) async fn exchange(&self, outgoing: Outgoing<'_>) -> Result<Reply, Failure> {
         let queue = self.queue()?;
         let pending = self.inbox.register(outgoing.id)?;
+        let cancellable = outgoing.is_cancellable();
         let mut call = WrittenCall {
             pending,
             id: outgoing.id,
             queue,
-            written: false,
+            armed: false,
         };
         let permit = match call.queue.reserve().await {
             Ok(permit) => permit,
             Err(_) => return Err(self.ended_failure().not_sent()),
         };
         permit.send(raw::single_line(outgoing.text));
-        call.written = true;
+        call.armed = cancellable;
         let reply = call.pending.wait().await;
-        call.written = false;
+        call.armed = false;
         reply
     }
 
@@ -175,12 +176,12 @@ struct WrittenCall {
     pending: PendingAnswer,
     id: u64,
     queue: mpsc::Sender<String>,
-    written: bool,
+    armed: bool,
 }
 
 impl Drop for WrittenCall {
     fn drop(&mut self) {
-        if self.written {
+        if self.armed {
             // A full queue means that the server does not read; it would not read this either.
             drop(self.queue.try_send(raw::cancelled(self.id)));
         }
@@ -297,6 +298,22 @@ struct Reader {
 }
 
 impl Reader {
+    /// Reads until the output ends, or until shortly after the process has ended: a descendant that got away may hold
+    /// the output open for ever.
+    async fn run_until(
+        &self,
+        stdout: impl AsyncRead + Unpin,
+        mut ended: watch::Receiver<bool>,
+    ) -> Option<Failure> {
+        let reading = self.run(stdout);
+        tokio::pin!(reading);
+        let process_ended = async { drop(ended.wait_for(|ended| *ended).await) };
+        tokio::select! {
+            broken = &mut reading => broken,
+            () = process_ended => tokio::time::timeout(LAST_WORDS, reading).await.ok().flatten(),
+        }
+    }
+
     /// Reads until the output ends; a failure when the server broke the framing.
     async fn run(&self, stdout: impl AsyncRead + Unpin) -> Option<Failure> {
         let mut stdout = BufReader::with_capacity(64 << 10, stdout);

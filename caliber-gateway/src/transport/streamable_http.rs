@@ -120,8 +120,8 @@ impl StreamableHttp {
             wire,
             id: outgoing.id,
             version: outgoing.version,
-            // In the modern family closing the stream is the cancellation; an `initialize` cannot be cancelled.
-            armed: outgoing.era == Era::Legacy && outgoing.method != "initialize",
+            // In the modern family closing the stream is the cancellation.
+            armed: outgoing.era == Era::Legacy && outgoing.is_cancellable(),
         };
         let reply = wire.ask(&outgoing).await;
         cancel.armed = false;
