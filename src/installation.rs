@@ -36,8 +36,14 @@ pub struct Config {
 impl Config {
     /// The defaults, with the database at `path`.
     pub fn at(path: impl Into<PathBuf>) -> Self {
-        let store = StoreSettings { path: path.into(), ..StoreSettings::default() };
-        Self { store, ..Self::default() }
+        let store = StoreSettings {
+            path: path.into(),
+            ..StoreSettings::default()
+        };
+        Self {
+            store,
+            ..Self::default()
+        }
     }
 }
 
@@ -60,7 +66,14 @@ impl Installation {
     /// `Invalid`, naming each setting that cannot be used; `Unavailable` when the database cannot be opened: the
     /// source is a [`caliber_store::Error`], whose kind says why; what the gateway reports when it cannot be set up.
     pub async fn open(config: Config) -> Result<Self> {
-        let Config { store, mut policy, mut gateway, launcher, settings, variables } = config;
+        let Config {
+            store,
+            mut policy,
+            mut gateway,
+            launcher,
+            settings,
+            variables,
+        } = config;
         policy.validate()?;
         gateway.endpoints.addresses = policy.addresses.clone();
         gateway.endpoints.isolation_prefix = policy.isolation.prefix.clone();
@@ -90,5 +103,7 @@ impl Installation {
 ///
 /// As for [`Installation::open`].
 pub async fn open(config: Config) -> Result<Caliber> {
-    Installation::open(config).await.map(|installation| installation.caliber)
+    Installation::open(config)
+        .await
+        .map(|installation| installation.caliber)
 }

@@ -27,13 +27,23 @@ impl SecretChain {
         rules: SecretRules,
         variables: BTreeMap<String, SecretText>,
     ) -> Self {
-        Self { stored, rules: Arc::new(rules), variables }
+        Self {
+            stored,
+            rules: Arc::new(rules),
+            variables,
+        }
     }
 
     fn variable(&self, name: &str) -> Result<SecretText> {
-        let value = self.variables.get(name).filter(|value| !value.expose().is_empty());
+        let value = self
+            .variables
+            .get(name)
+            .filter(|value| !value.expose().is_empty());
         value.cloned().ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, format!("the variable {} is not set or empty", shown(name)))
+            Error::new(
+                ErrorKind::NotFound,
+                format!("the variable {} is not set or empty", shown(name)),
+            )
         })
     }
 }
@@ -45,7 +55,10 @@ impl SecretSource for SecretChain {
         if !self.rules.allow(reference) {
             return Err(Error::new(
                 ErrorKind::Forbidden,
-                format!("{} may not be referred to; allow it in the rules for secrets", shown(&reference.to_string())),
+                format!(
+                    "{} may not be referred to; allow it in the rules for secrets",
+                    shown(&reference.to_string())
+                ),
             ));
         }
         match reference {
@@ -72,20 +85,33 @@ fn read_file(folders: &[String], path: &str) -> Result<SecretText> {
         Error::new(ErrorKind::NotFound, format!("the file {} cannot be read", name())).with_source(error)
     };
     let real = Path::new(path).canonicalize().map_err(absent)?;
-    let inside = |folder: &String| Path::new(folder).canonicalize().is_ok_and(|folder| real.starts_with(folder));
+    let inside = |folder: &String| {
+        Path::new(folder)
+            .canonicalize()
+            .is_ok_and(|folder| real.starts_with(folder))
+    };
     if !folders.iter().any(inside) {
         return Err(Error::new(
             ErrorKind::Forbidden,
-            format!("the file {} is a link out of the folders that secrets may be read from", name()),
+            format!(
+                "the file {} is a link out of the folders that secrets may be read from",
+                name()
+            ),
         ));
     }
     // A pipe or a device would be waited for without end.
     if !real.metadata().map_err(absent)?.is_file() {
-        return Err(Error::new(ErrorKind::Forbidden, format!("{} is no regular file", name())));
+        return Err(Error::new(
+            ErrorKind::Forbidden,
+            format!("{} is no regular file", name()),
+        ));
     }
     let mut bytes = Vec::new();
     let opened = std::fs::File::open(&real).map_err(absent)?;
-    opened.take(SECRET_LENGTH as u64 + 1).read_to_end(&mut bytes).map_err(absent)?;
+    opened
+        .take(SECRET_LENGTH as u64 + 1)
+        .read_to_end(&mut bytes)
+        .map_err(absent)?;
     if bytes.len() > SECRET_LENGTH {
         return Err(Error::new(
             ErrorKind::TooLarge,
@@ -94,11 +120,17 @@ fn read_file(folders: &[String], path: &str) -> Result<SecretText> {
     }
     let text = String::from_utf8(bytes).map_err(|_| {
         // The cause would carry the bytes.
-        Error::new(ErrorKind::Invalid, format!("the file {} is no UTF-8 text", name()))
+        Error::new(
+            ErrorKind::Invalid,
+            format!("the file {} is no UTF-8 text", name()),
+        )
     })?;
     let text = text.trim_end();
     if text.is_empty() {
-        return Err(Error::new(ErrorKind::NotFound, format!("the file {} is empty", name())));
+        return Err(Error::new(
+            ErrorKind::NotFound,
+            format!("the file {} is empty", name()),
+        ));
     }
     Ok(SecretText::new(text))
 }
@@ -122,15 +154,23 @@ mod tests {
     fn chain(rules: &[&str], files: &[&Path], variables: &[(&str, &str)]) -> SecretChain {
         let rules = SecretRules {
             environment: rules.iter().map(|pattern| pattern.parse().unwrap()).collect(),
-            files: files.iter().map(|folder| folder.to_str().unwrap().to_owned()).collect(),
+            files: files
+                .iter()
+                .map(|folder| folder.to_str().unwrap().to_owned())
+                .collect(),
         };
-        let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), SecretText::new(*value)));
+        let variables = variables
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), SecretText::new(*value)));
         SecretChain::new(Arc::new(Stored), rules, variables.collect())
     }
 
     async fn resolved(chain: &SecretChain, reference: &str) -> Result<String> {
         let reference = reference.parse().unwrap();
-        chain.resolve(&reference).await.map(|value| value.expose().to_owned())
+        chain
+            .resolve(&reference)
+            .await
+            .map(|value| value.expose().to_owned())
     }
 
     #[tokio::test]
@@ -148,7 +188,11 @@ mod tests {
 
     #[tokio::test]
     async fn only_named_variables_are_read() {
-        let chain = chain(&["UNSET", "EMPTY"], &[], &[("PATH", "canary-path"), ("EMPTY", "")]);
+        let chain = chain(
+            &["UNSET", "EMPTY"],
+            &[],
+            &[("PATH", "canary-path"), ("EMPTY", "")],
+        );
         for (reference, kind) in [
             ("env://PATH", ErrorKind::Forbidden),
             ("env://UNSET", ErrorKind::NotFound),
@@ -185,6 +229,9 @@ mod tests {
             assert_eq!(error.kind(), kind, "{reference}: {error}");
             assert!(!format!("{error} {error:?}").contains("canary"));
         }
-        assert_eq!(resolved(&chain, &below("longest")).await.unwrap().len(), SECRET_LENGTH);
+        assert_eq!(
+            resolved(&chain, &below("longest")).await.unwrap().len(),
+            SECRET_LENGTH
+        );
     }
 }

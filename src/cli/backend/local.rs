@@ -1,0 +1,124 @@
+//! The local database, opened for one command.
+
+use std::time::Duration;
+
+use caliber::Installation;
+use caliber::core::id::ProjectId;
+use caliber::core::principal::{Principal, Surface};
+use caliber::http::{Authentication, HostCaller, HttpSettings};
+use caliber::store::Store;
+use http::{HeaderValue, Method, Request, header};
+use http_body_util::{BodyExt as _, Full};
+use tower::ServiceExt as _;
+
+use super::Answer;
+use crate::cli::context::Context;
+use crate::cli::failure::{Exit, Failure, Outcome};
+use crate::cli::key_file;
+use crate::cli::settings::Settings;
+
+/// How long the end of a command waits for sessions and records.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// An open installation behind the routes of the API.
+pub(crate) struct Local {
+    installation: Installation,
+    principal: Principal,
+    settings: HttpSettings,
+}
+
+impl Local {
+    pub(super) async fn open(context: &Context) -> Outcome<Self> {
+        let settings = context.settings(&[])?;
+        let mut principal = Principal::local_administrator();
+        if let Some(project) = &context.global.project {
+            principal.project = project.parse::<ProjectId>()?;
+        }
+        Ok(Self {
+            installation: open_installation(settings).await?,
+            principal,
+            settings: HttpSettings {
+                // Nobody but this process can make a request.
+                authentication: Authentication::Required,
+                prefix: Default::default(),
+                ..HttpSettings::default()
+            },
+        })
+    }
+
+    /// The store and the control plane, for what only the machine of the database can do.
+    pub(crate) fn installation(&self) -> &Installation {
+        &self.installation
+    }
+
+    /// Who acts.
+    pub(crate) fn principal(&self) -> &Principal {
+        &self.principal
+    }
+
+    pub(super) async fn answer(&self, method: Method, path: &str, body: Option<Vec<u8>>) -> Outcome<Answer> {
+        let failed = |error: &dyn std::fmt::Display| {
+            Failure::new(Exit::Failure, format!("the request cannot be made: {error}"))
+        };
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.settings.prefix))
+            .header(header::HOST, HeaderValue::from_static("localhost"))
+            .header(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))
+            .body(Full::from(body.unwrap_or_default()))
+            .map_err(|error| failed(&error))?;
+        request.extensions_mut().insert(HostCaller {
+            principal: self.principal.clone(),
+            surface: Surface::Command,
+        });
+        let router = caliber::http::router(self.installation.caliber.clone(), self.settings.clone());
+        let response = match router.oneshot(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        };
+        let status = response.status();
+        let body = response
+            .into_body()
+            .collect()
+            .await
+            .map_err(|error| failed(&error))?;
+        Ok(Answer {
+            status,
+            body: body.to_bytes().into(),
+        })
+    }
+
+    pub(super) async fn close(self) -> Outcome {
+        self.installation.caliber.close(GRACE).await?;
+        self.installation.store.close().await;
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Local {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Local")
+            .field("installation", &self.installation)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Opens the installation of `settings` with the keys of its key file, which is made on first use.
+pub(crate) async fn open_installation(settings: Settings) -> Outcome<Installation> {
+    let keys = settings.key_path();
+    let beside = settings.key_file.is_none() && !keys.exists();
+    let mut config = settings.config;
+    match key_file::read_or_make(&keys) {
+        Ok(ring) => config.store.key_ring = Some(ring),
+        // Where no file can be made beside the database, the database itself has more to say about it.
+        Err(failure) if beside => {
+            return Err(Store::open(config.store)
+                .await
+                .err()
+                .map_or(failure, Failure::from));
+        }
+        Err(failure) => return Err(failure),
+    }
+    Ok(Installation::open(config).await?)
+}

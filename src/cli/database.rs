@@ -1,0 +1,65 @@
+//! `caliber db`: looking after the database.
+
+use std::path::{Path, PathBuf};
+
+use caliber::core::principal::Surface;
+use clap::Subcommand;
+
+use super::backend::Backend;
+use super::context::Context;
+use super::failure::{Failure, Outcome};
+use super::output::with_progress;
+
+/// Look after the database.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Database {
+    /// Copy the database into a new file while everything goes on; to restore it, use the copy as the database
+    Backup {
+        /// The file to be made; keep it apart from the key file, without which its secrets stay closed
+        file: PathBuf,
+    },
+    /// Put every stored secret under the first key of the key file
+    RotateKeys,
+}
+
+pub(crate) async fn run(context: &Context, command: Database) -> Outcome {
+    let output = context.output();
+    let backend = Backend::open(context).await?;
+    let Backend::Local(local) = &backend else {
+        return Err(Failure::usage(
+            "a database is looked after on the machine that holds it; leave --server out",
+        ));
+    };
+    match command {
+        Database::Backup { file } => {
+            with_progress("copying the database", local.installation().store.backup(&file)).await?;
+            if output.json {
+                output
+                    .document(&serde_json::json!({ "file": file.to_string_lossy(), "bytes": size(&file) }))?;
+            } else {
+                let shown = caliber::core::text::shown(&file.to_string_lossy());
+                output.line(format_args!("the copy {shown} has {} bytes", size(&file)))?;
+            }
+        }
+        Database::RotateKeys => {
+            let who = (local.principal(), Surface::Command);
+            let moved = with_progress(
+                "encrypting secrets",
+                local.installation().store.rotate_secrets(who),
+            )
+            .await?;
+            if output.json {
+                output.document(&serde_json::json!({ "secrets": moved }))?;
+            } else {
+                output.line(format_args!("secrets under another key until now: {moved}"))?;
+            }
+        }
+    }
+    backend.close().await
+}
+
+fn size(file: &Path) -> u64 {
+    std::fs::metadata(file)
+        .map(|metadata| metadata.len())
+        .unwrap_or_default()
+}

@@ -1,0 +1,119 @@
+//! `caliber grants`: who may call what.
+
+use clap::Subcommand;
+use http::Method;
+
+use super::backend::{Backend, value};
+use super::context::Context;
+use super::failure::{Failure, Outcome};
+use super::output::cell;
+use super::servers::find;
+use super::view;
+
+/// Say who may call what.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Grants {
+    /// Let somebody call a server's tools; they must also be classified and allowed
+    Add {
+        /// The server, by its name or identifier
+        server: String,
+        /// One tool; all of them when none is named
+        #[arg(long, value_name = "TOOL")]
+        tool: Option<String>,
+        /// One person or program
+        #[arg(
+            long,
+            value_name = "SUBJECT",
+            required_unless_present = "scope",
+            conflicts_with = "scope"
+        )]
+        subject: Option<String>,
+        /// Everybody who holds this scope in the project: viewer, operator, approver or admin
+        #[arg(long, value_name = "SCOPE")]
+        scope: Option<String>,
+    },
+    /// List the grants of the project
+    List,
+    /// Take a grant back
+    Remove {
+        /// The grant, by its identifier
+        grant: String,
+    },
+}
+
+pub(crate) async fn run(context: &Context, command: Grants) -> Outcome {
+    let backend = Backend::open(context).await?;
+    let output = context.output();
+    match command {
+        Grants::Add {
+            server,
+            tool,
+            subject,
+            scope,
+        } => {
+            let server = find(&backend, &server).await?;
+            let mut body = serde_json::json!({ "server_id": server.server_id });
+            for (field, value) in [("tool_name", tool), ("subject", subject), ("scope", scope)] {
+                if let (Some(value), Some(body)) = (value, body.as_object_mut()) {
+                    body.insert(field.to_owned(), value.into());
+                }
+            }
+            let raw = backend.send(Method::POST, "/grants", Some(&body)).await?;
+            if output.json {
+                output.document(&raw)?;
+            } else {
+                let grant: view::Grant = value(&raw)?;
+                output.line(format_args!("granted: {}", grant.grant_id))?;
+            }
+        }
+        Grants::List => {
+            let items = backend.list("/grants", &[], None).await?;
+            if output.json {
+                output.document(&items)?;
+            } else {
+                let names = names(&backend).await?;
+                let rows = items.iter().map(|raw| {
+                    let grant: view::Grant = value(raw)?;
+                    let who = grant
+                        .subject
+                        .or_else(|| grant.scope.map(|scope| format!("everybody with {scope}")));
+                    let server = names.get(&grant.server_id).cloned().unwrap_or(grant.server_id);
+                    Ok::<_, Failure>(vec![
+                        cell(&grant.grant_id),
+                        cell(&who.unwrap_or_default()),
+                        cell(&server),
+                        cell(grant.tool_name.as_deref().unwrap_or("all")),
+                        cell(&grant.project_id),
+                        cell(&grant.created_by),
+                    ])
+                });
+                let rows = rows.collect::<Outcome<Vec<_>>>()?;
+                output.table(
+                    &["GRANT", "WHO", "SERVER", "TOOL", "PROJECT", "GIVEN BY"],
+                    rows,
+                    "there are no grants",
+                )?;
+            }
+        }
+        Grants::Remove { grant } => {
+            let path = format!("/grants/{}", super::segment(&grant));
+            let raw = backend.send(Method::DELETE, &path, None::<&()>).await?;
+            if output.json {
+                output.document(&raw)?;
+            } else {
+                output.line("the grant is gone")?;
+            }
+        }
+    }
+    backend.close().await
+}
+
+/// The names of the servers by their identifiers.
+pub(crate) async fn names(backend: &Backend) -> Outcome<std::collections::BTreeMap<String, String>> {
+    let servers = backend.list("/mcp-servers", &[], None).await?;
+    let pairs = servers.iter().map(|raw| {
+        let server: view::ServerSummary = value(raw)?;
+        Ok((server.server_id, server.name))
+    });
+    pairs.collect()
+}

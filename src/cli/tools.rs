@@ -1,0 +1,286 @@
+//! `caliber tools`: looking at tools, deciding about them, calling them.
+
+mod call;
+mod classify;
+
+use caliber::core::inventory::ToolState;
+use clap::Subcommand;
+use http::Method;
+use serde_json::value::RawValue;
+
+use super::backend::{Backend, value};
+use super::confirm::confirm;
+use super::context::Context;
+use super::failure::{Exit, Failure, Outcome};
+use super::output::{Output, cell, long, time};
+use super::servers::{find, path};
+use super::{segment, view};
+
+/// Look at tools, decide about them, call them.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Tools {
+    /// List the tools of a server with what was decided about each
+    List {
+        /// The server, by its name or identifier
+        server: String,
+    },
+    /// Show everything that a server says about one tool, escaped
+    Show {
+        /// The server, by its name or identifier
+        server: String,
+        /// The tool
+        tool: String,
+    },
+    /// Decide whether and how a tool may be called, after looking at it
+    Classify(classify::Classify),
+    /// Take a decision back: nobody can call the tool any more
+    Declassify {
+        /// The server, by its name or identifier
+        server: String,
+        /// The tool
+        tool: String,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Show what changed of a tool since it was classified
+    Diff {
+        /// The server, by its name or identifier
+        server: String,
+        /// The tool
+        tool: String,
+        /// Exit with 12 when there is a difference
+        #[arg(long)]
+        exit_code: bool,
+    },
+    /// Call a tool
+    Call(call::Call),
+}
+
+pub(crate) async fn run(context: &Context, command: Tools) -> Outcome {
+    let backend = Backend::open(context).await?;
+    let output = context.output();
+    let done = match command {
+        Tools::List { server } => list(&backend, output, &server).await,
+        Tools::Show { server, tool } => {
+            let raw = read_tool(&backend, &server, &tool).await?;
+            if output.json {
+                output.document(&raw)
+            } else {
+                show(output, &value(&raw)?)
+            }
+        }
+        Tools::Classify(classify) => classify::run(&backend, output, &classify).await,
+        Tools::Declassify { server, tool, yes } => declassify(&backend, output, &server, &tool, yes).await,
+        Tools::Diff {
+            server,
+            tool,
+            exit_code,
+        } => diff(&backend, output, &server, &tool, exit_code).await,
+        Tools::Call(call) => call::run(&backend, output, &call).await,
+    };
+    // The end of the sessions is waited for also after a refusal: records are written there.
+    let closed = backend.close().await;
+    done.and(closed)
+}
+
+/// The path of a tool, and of what stands under it.
+fn tool_path(server: &view::ServerSummary, tool: &str, rest: &str) -> String {
+    path(server, &format!("/tools/{}{rest}", segment(tool)))
+}
+
+async fn read_tool(backend: &Backend, server: &str, tool: &str) -> Outcome<Box<RawValue>> {
+    let server = find(backend, server).await?;
+    backend.get(&tool_path(&server, tool, "")).await
+}
+
+async fn list(backend: &Backend, output: Output, server: &str) -> Outcome {
+    let server = find(backend, server).await?;
+    let list = backend.tools(&path(&server, "/tools")).await?;
+    if output.json {
+        return output.document(&list.tools);
+    }
+    if list.discovered_at.is_none() {
+        return output.line(format_args!(
+            "{} was never discovered; `caliber servers discover` does it",
+            cell(&server.name)
+        ));
+    }
+    let rows = list.tools.iter().map(|raw| {
+        let tool: view::Tool = value(raw)?;
+        Ok::<_, Failure>(vec![
+            cell(&tool.name),
+            state(tool.state).to_owned(),
+            tool.classification
+                .as_ref()
+                .map(|bound| policy(&bound.policy))
+                .unwrap_or_default(),
+            caliber::core::text::escaped(tool.description.trim(), 70),
+        ])
+    });
+    let rows = rows.collect::<Outcome<Vec<_>>>()?;
+    output.table(
+        &["TOOL", "STATE", "POLICY", "WHAT ITS SERVER SAYS"],
+        rows,
+        "the server offers no tools",
+    )?;
+    for tool in &list.withheld {
+        output.line(format_args!(
+            "withheld: {}: {}",
+            cell(&tool.name),
+            long(&tool.reason)
+        ))?;
+    }
+    Ok(())
+}
+
+/// Everything about a tool. What the server says is printed line by line, with every character that could hide or
+/// reorder text made visible.
+fn show(output: Output, tool: &view::Tool) -> Outcome {
+    let classification = tool.classification.as_ref();
+    output.pairs(&[
+        ("tool", long(&tool.name)),
+        ("state", state(tool.state).to_owned()),
+        ("digest", long(&tool.descriptor_digest)),
+        (
+            "policy",
+            classification
+                .map(|bound| policy(&bound.policy))
+                .unwrap_or_default(),
+        ),
+        (
+            "decided by",
+            long(
+                classification
+                    .map(|bound| bound.classified_by.as_str())
+                    .unwrap_or_default(),
+            ),
+        ),
+        (
+            "decided at",
+            time(classification.map(|bound| bound.classified_at.as_str())),
+        ),
+    ])?;
+    let Some(descriptor) = &tool.descriptor else {
+        return Ok(());
+    };
+    output.line("what its server says (untrusted):")?;
+    let lines = descriptor.canonical_lines()?;
+    for line in lines.lines() {
+        output.line(format_args!(
+            "  {}",
+            caliber::core::text::escaped(line, usize::MAX)
+        ))?;
+    }
+    if hides(&lines) {
+        output.line(
+            "warning: it holds characters that hide or reorder text; they stand above as \\u{…} or \\u….",
+        )?;
+    }
+    Ok(())
+}
+
+/// Whether a text of many lines holds a character that could hide or reorder it. In JSON, controls stand escaped.
+fn hides(lines: &str) -> bool {
+    lines.lines().any(caliber::core::text::has_suspicious)
+        || lines.contains("\\u00")
+        || lines.contains("\\b")
+        || lines.contains("\\f")
+}
+
+/// The word for a state.
+fn state(state: ToolState) -> &'static str {
+    match state {
+        ToolState::Unclassified => "unclassified",
+        ToolState::Drifted => "drifted",
+        ToolState::Classified => "classified",
+    }
+}
+
+/// A policy in a few words.
+fn policy(policy: &view::Policy) -> String {
+    let mut words = vec![policy.side_effect_level.as_str().to_owned()];
+    words.push(if policy.allowed { "allowed" } else { "denied" }.to_owned());
+    if policy.requires_approval {
+        words.push("needs approval".to_owned());
+    }
+    if let Some(reason) = &policy.approval_waiver {
+        words.push(format!("approval waived: {}", cell(reason)));
+    }
+    if let Some(rate) = policy.rate_limit_per_minute {
+        words.push(format!("{rate} a minute"));
+    }
+    words.join(", ")
+}
+
+async fn declassify(backend: &Backend, output: Output, server: &str, tool: &str, yes: bool) -> Outcome {
+    let server = find(backend, server).await?;
+    confirm(
+        yes,
+        &format!("close {} of {} for everybody?", cell(tool), cell(&server.name)),
+    )?;
+    let path = tool_path(&server, tool, "/policy");
+    let raw = backend.send(Method::DELETE, &path, None::<&()>).await?;
+    if output.json {
+        return output.document(&raw);
+    }
+    output.line(format_args!("{} is unclassified", cell(tool)))
+}
+
+async fn diff(backend: &Backend, output: Output, server: &str, tool: &str, exit_code: bool) -> Outcome {
+    let server = find(backend, server).await?;
+    let raw = backend.get(&tool_path(&server, tool, "/diff")).await?;
+    let difference: view::Difference = value(&raw)?;
+    if output.json {
+        output.document(&raw)?;
+    } else {
+        print_difference(output, tool, &difference)?;
+    }
+    if exit_code && difference.state != ToolState::Classified {
+        let failure = Failure::new(
+            Exit::Different,
+            format!("{} is {}", cell(tool), state(difference.state)),
+        );
+        return Err(failure);
+    }
+    Ok(())
+}
+
+fn print_difference(output: Output, tool: &str, difference: &view::Difference) -> Outcome {
+    output.line(format_args!("{} is {}", cell(tool), state(difference.state)))?;
+    if difference.place_changed {
+        output.line("the server runs elsewhere now")?;
+    }
+    match &difference.classified_digest {
+        None => return output.line("nobody has classified it; `caliber tools show` shows all of it"),
+        Some(digest) if *digest == difference.current_digest => {
+            return output.line("what its server says is what was classified");
+        }
+        Some(digest) => {
+            output.line(format_args!("--- classified {}", cell(digest)))?;
+            output.line(format_args!(
+                "+++ now        {}",
+                cell(&difference.current_digest)
+            ))?;
+        }
+    }
+    for line in &difference.lines {
+        output.line(caliber::core::text::escaped(line, usize::MAX))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hidden_characters_are_noticed() {
+        for plain in ["{\n  \"a\": \"b\"\n}", "天気", "a\\nb", "a\\\\n"] {
+            assert!(!hides(plain), "{plain:?}");
+        }
+        for hidden in ["\"a\u{202e}\"", "\"a\u{200b}\"", "\"\\u001b[2J\"", "\u{e0041}"] {
+            assert!(hides(hidden), "{hidden:?}");
+        }
+    }
+}
