@@ -13,6 +13,8 @@ use crate::principal::{Principal, Scope, Surface};
 use crate::reason::ReasonCode;
 use crate::registry::{Change, Entity, Expect, Revision};
 
+/// The most reads of the store for one page of requests.
+const LIST_READS: usize = 20;
 /// The longest note of a decision, in bytes.
 const NOTE_LENGTH: usize = 1_000;
 
@@ -21,7 +23,7 @@ impl Caliber {
     ///
     /// # Errors
     ///
-    /// `Forbidden` without any scope.
+    /// `Forbidden` without any scope; `Invalid` for a foreign cursor.
     pub async fn approvals(
         &self,
         principal: &Principal,
@@ -29,23 +31,33 @@ impl Caliber {
         page: &PageRequest,
     ) -> Result<Page<Approval>> {
         principal.require(Scope::Viewer, &principal.project)?;
-        let projects = [principal.project.clone()];
-        let projects: Option<&[ProjectId]> = if principal.everywhere {
-            None
-        } else {
-            Some(&projects)
+        let own = [principal.project.clone()];
+        let projects: Option<&[ProjectId]> = if principal.everywhere { None } else { Some(&own) };
+        let sees_all = principal.scopes.allow(Scope::Approver);
+        let mut shown = Page {
+            items: Vec::new(),
+            next: page.cursor.clone(),
         };
-        let mut approvals = self
-            .inner
-            .registry
-            .approvals(projects, pending_only, page)
-            .await?;
-        if !principal.scopes.allow(Scope::Approver) {
-            approvals
-                .items
-                .retain(|approval| approval.requested_by == principal.subject);
+        // What is not shown takes no place in the page; after some looking a short page has to do.
+        for _ in 0..LIST_READS {
+            let rest = page.bounded_limit() - shown.items.len();
+            let request = PageRequest {
+                limit: u32::try_from(rest).unwrap_or(PAGE_LIMIT),
+                cursor: shown.next.take(),
+            };
+            let read = self
+                .inner
+                .registry
+                .approvals(projects, pending_only, &request)
+                .await?;
+            shown.next = read.next;
+            let visible = |approval: &Approval| sees_all || approval.requested_by == principal.subject;
+            shown.items.extend(read.items.into_iter().filter(visible));
+            if shown.next.is_none() || shown.items.len() >= page.bounded_limit() {
+                break;
+            }
         }
-        Ok(approvals)
+        Ok(shown)
     }
 
     /// One request for consent.

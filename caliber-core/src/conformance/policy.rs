@@ -1,4 +1,4 @@
-//! The contract of [`AdmissionPolicy::decide`](crate::admission::AdmissionPolicy::decide): the order of its steps,
+//! The contract of [`AdmissionPolicy::decide`]: the order of its steps,
 //! and what is never allowed.
 
 use std::sync::Arc;

@@ -11,6 +11,7 @@ use crate::registry::{Change, Registry};
 
 mod access;
 mod admission;
+mod agreement;
 mod approvals;
 mod audit;
 mod changes;
@@ -127,6 +128,9 @@ pub fn cases() -> Vec<Case<Arc<dyn Registry>>> {
             two_changes_cannot_add_up_to_a_wrong_state,
             a_dropped_commit_happens_wholly_or_not_at_all,
             it_answers_a_ping,
+        },
+        agreement::{
+            random_histories_agree_with_the_reference,
         },
     ]
 }

@@ -314,3 +314,39 @@ async fn a_read_tool_can_need_consent_too() {
     let again = call(&world, &ada, ARGUMENTS, Some(&id)).await;
     refused(again, ErrorKind::Denied, ReasonCode::ApprovalInvalid);
 }
+
+#[tokio::test]
+async fn a_page_of_own_requests_is_full_where_there_are_enough() {
+    let world = World::with(allow_with_approval()).await;
+    let (ada, bob) = (world.caller("ada").await, world.caller("bob").await);
+    for n in 0..12 {
+        let who = if n % 3 == 0 { &ada } else { &bob };
+        let outcome = call(&world, who, &format!(r#"{{"n":{n}}}"#), None).await;
+        refused(outcome, ErrorKind::ApprovalNeeded, ReasonCode::ApprovalRequired);
+    }
+    let seen = async |who: &Principal, limit: u32| -> Vec<String> {
+        let mut request = PageRequest::first(limit);
+        let mut seen = Vec::new();
+        loop {
+            let page = world.caliber.approvals(who, true, &request).await.unwrap();
+            assert!(
+                page.next.is_none() || page.items.len() == limit as usize,
+                "a page is short"
+            );
+            seen.extend(
+                page.items
+                    .iter()
+                    .map(|approval| approval.arguments.as_str().to_owned()),
+            );
+            match page.next {
+                None => return seen,
+                Some(cursor) => request.cursor = Some(cursor),
+            }
+        }
+    };
+    let own = [r#"{"n":9}"#, r#"{"n":6}"#, r#"{"n":3}"#, r#"{"n":0}"#];
+    for limit in [1, 2, 3, 50] {
+        assert_eq!(seen(&ada, limit).await, own);
+        assert_eq!(seen(&approver(), limit).await.len(), 12);
+    }
+}

@@ -1,7 +1,7 @@
 //! A thousand calls race a revocation: whatever started after it was acknowledged is refused.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use caliber_core::grant::Grantee;
 use caliber_core::invocation::InvocationOutcome;
@@ -9,30 +9,45 @@ use caliber_core::policy::ToolPolicy;
 use caliber_core::principal::{Principal, Scope, Surface};
 use caliber_core::reason::ReasonCode;
 use caliber_core::{Caliber, ErrorKind};
+use tokio::sync::watch;
 
 use crate::support::*;
 
 const CALLS: usize = 1_000;
 
-/// Races calls of `caller` against `revoke`; returns how many were accepted. `reasons` are those that a call may
-/// be refused with.
+/// How far the revocation is.
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+enum Stage {
+    Before,
+    UnderWay,
+    Acknowledged,
+}
+
+/// Races calls of `caller` against `revoke`; returns how many were accepted. Some begin before it, some when it
+/// begins, some once it is acknowledged; a refused one is refused for `reason`.
 async fn race<F>(world: &World, caller: &Principal, reason: ReasonCode, revoke: F) -> usize
 where
     F: AsyncFnOnce(&Caliber),
 {
-    let revoked = Arc::new(AtomicBool::new(false));
+    let (stage, _) = watch::channel(Stage::Before);
     let finished = Arc::new(AtomicUsize::new(0));
     let calls: Vec<_> = (0..CALLS)
         .map(|index| {
-            let (revoked, finished) = (Arc::clone(&revoked), Arc::clone(&finished));
+            let (mut stage, finished) = (stage.subscribe(), Arc::clone(&finished));
             let (caliber, caller) = (world.caliber.clone(), caller.clone());
             let request = world.request("number", &format!(r#"{{"n":{index}}}"#));
+            let starts = match index % 10 {
+                0..=4 => Stage::Before,
+                5..=7 => Stage::UnderWay,
+                _ => Stage::Acknowledged,
+            };
             tokio::spawn(async move {
-                // The calls begin spread over the race, not all at once.
+                stage.wait_for(|stage| *stage >= starts).await.unwrap();
+                // Spread over the race, not all at once.
                 for _ in 0..index {
                     tokio::task::yield_now().await;
                 }
-                let after = revoked.load(Ordering::SeqCst);
+                let after = *stage.borrow() == Stage::Acknowledged;
                 let outcome = caliber.invoke(&caller, request).await;
                 finished.fetch_add(1, Ordering::SeqCst);
                 if outcome.is_ok() {
@@ -48,8 +63,9 @@ where
         finished.load(Ordering::SeqCst) > CALLS / 10
     })
     .await;
+    stage.send_replace(Stage::UnderWay);
     revoke(&world.caliber).await;
-    revoked.store(true, Ordering::SeqCst);
+    stage.send_replace(Stage::Acknowledged);
     let mut accepted = 0;
     for call in calls {
         accepted += usize::from(call.await.unwrap());

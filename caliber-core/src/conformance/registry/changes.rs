@@ -109,9 +109,11 @@ pub(super) async fn an_absent_thing_has_revision_zero_and_counts_on(registry: Ar
     assert!(back > Revision(1), "two states share the revision {back}");
     let view = registry.tool(&record.id, echo.name()).await.unwrap().unwrap();
     assert_eq!(view.classification.unwrap().revision, back);
-    let first = Expect::revision(entity, Revision(1));
+    let first = Expect::revision(entity.clone(), Revision(1));
     let outcome = commit_expecting(&*registry, classify(), first).await;
     refused(outcome, ErrorKind::Conflict, Some(ReasonCode::StaleRevision));
+    let current = Expect::revision(entity, back);
+    commit_expecting(&*registry, classify(), current).await.unwrap();
 }
 
 /// For each change: what it moves cannot be expected at its old revision any more, and what it does not move can.

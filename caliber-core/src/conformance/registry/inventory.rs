@@ -113,6 +113,14 @@ pub(super) async fn another_descriptor_drifts_for_good(registry: Arc<dyn Registr
         back.drifted_at, drifted.drifted_at,
         "the drift was forgotten, or its time moved"
     );
+    // A further change is no new beginning.
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    discovered(&*registry, &record.id, vec![descriptor("echo", "three")]).await;
+    assert_eq!(
+        bound(&*registry, &record).await.drifted_at,
+        drifted.drifted_at,
+        "its time moved"
+    );
     let facts = registry
         .admission(&question(&record.id, "echo"))
         .await
@@ -131,9 +139,13 @@ pub(super) async fn another_place_drifts_for_good(registry: Arc<dyn Registry>) {
     let (other, _) = ready(&*registry, "other").await;
     let mut prose = record.clone();
     prose.definition.description = "other words".to_owned();
-    let update = |record: &ServerRecord| Change::UpdateServer {
-        record: Box::new(record.clone()),
-        secrets: Vec::new(),
+    let update = |record: &ServerRecord| {
+        let mut after = record.clone();
+        after.updated_at = now();
+        Change::UpdateServer {
+            record: Box::new(after),
+            secrets: Vec::new(),
+        }
     };
     commit(&*registry, update(&prose)).await.unwrap();
     assert_eq!(
@@ -149,6 +161,7 @@ pub(super) async fn another_place_drifts_for_good(registry: Arc<dyn Registry>) {
     commit(&*registry, update(&moved)).await.unwrap();
     let drifted = bound(&*registry, &record).await;
     assert!(drifted.drifted_at.is_some());
+    tokio::time::sleep(Duration::from_millis(2)).await;
     commit(&*registry, update(&record)).await.unwrap();
     let back = bound(&*registry, &record).await;
     assert_eq!(
