@@ -2,4 +2,7 @@
 
 mod architecture;
 mod behaviour;
+mod hostile;
+mod peers;
+mod race;
 mod support;

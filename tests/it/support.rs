@@ -28,6 +28,7 @@
 //! | [`oracles`] | the other oracles, as functions |
 //! | [`isolated`] | a process of its own for one test, which [`Watch`] needs, and which a stack overflow ends alone |
 //! | [`Api`] | the operator API of a rig, served on loopback, with a token |
+//! | [`command`] | the `caliber` command, on a database and with settings of its own |
 //! | [`peers`] | the official servers, and the rule about those that are not installed |
 //! | [`logs`] | what is logged, kept as text |
 //!
@@ -35,21 +36,24 @@
 //! deadlines that are promised. Everything that it starts is ended by its process id when the value is dropped.
 
 mod api;
+mod direct;
 mod http;
 mod isolation;
 mod machine;
-mod rig;
+pub(crate) mod rig;
 mod server;
 mod upstream;
 mod waiting;
 mod watch;
 
+pub(crate) mod command;
 pub(crate) mod logs;
 pub(crate) mod oracles;
 pub(crate) mod peers;
 
 pub(crate) use api::Api;
-pub(crate) use http::Reply;
+pub(crate) use direct::Direct;
+pub(crate) use http::{Client, Reply};
 pub(crate) use isolation::isolated;
 pub(crate) use machine::{descendants, is_running, processes_with, signal};
 pub(crate) use oracles::{

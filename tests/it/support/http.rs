@@ -9,8 +9,8 @@ use serde_json::Value;
 pub(crate) struct Reply {
     /// The status code.
     pub(crate) status: u16,
-    /// The headers as they would stand on the wire.
-    pub(crate) head: String,
+    /// The headers.
+    pub(crate) headers: reqwest::header::HeaderMap,
     /// The body.
     pub(crate) text: String,
 }
@@ -19,6 +19,12 @@ impl Reply {
     /// The body as JSON; null when it is none.
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.text).unwrap_or_default()
+    }
+
+    /// A header; empty where there is none.
+    pub(crate) fn header(&self, name: &str) -> String {
+        let value = self.headers.get(name).and_then(|value| value.to_str().ok());
+        value.unwrap_or_default().to_owned()
     }
 
     /// The `data` of a success; fails for anything else.
@@ -39,10 +45,10 @@ impl Reply {
 
 /// A client without a proxy, without redirects, and without TLS.
 #[derive(Clone, Debug)]
-pub(super) struct Client(reqwest::Client);
+pub(crate) struct Client(reqwest::Client);
 
 impl Client {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
         let tls = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let tls = tls
@@ -57,22 +63,26 @@ impl Client {
         Self(client.build().expect("an HTTP client"))
     }
 
-    pub(super) async fn get(&self, url: &str) -> Reply {
+    pub(crate) async fn get(&self, url: &str) -> Reply {
         self.send(self.request("GET", url)).await
     }
 
-    pub(super) fn request(&self, method: &str, url: &str) -> reqwest::RequestBuilder {
+    pub(crate) fn request(&self, method: &str, url: &str) -> reqwest::RequestBuilder {
         self.0.request(method.parse().expect("a method"), url)
     }
 
-    pub(super) async fn send(&self, request: reqwest::RequestBuilder) -> Reply {
+    pub(crate) async fn send(&self, request: reqwest::RequestBuilder) -> Reply {
         let response = request.send().await.expect("the server on loopback answers");
         let status = response.status().as_u16();
-        let head = format!("{:?}", response.headers());
+        let headers = response.headers().clone();
         let text = response
             .text()
             .await
             .expect("the server on loopback ends its answer");
-        Reply { status, head, text }
+        Reply {
+            status,
+            headers,
+            text,
+        }
     }
 }

@@ -42,6 +42,11 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
+    /// What has to be allowed so that it can be started.
+    pub(crate) fn launch_rules(&self) -> Vec<LaunchRule> {
+        self.launch.iter().cloned().collect()
+    }
+
     /// Lets an installation start it.
     pub(crate) fn allow(&self, config: &mut Config) {
         config.policy.launch.extend(self.launch.clone());

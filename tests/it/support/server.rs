@@ -15,6 +15,8 @@ use caliber::core::server::{ServerDefinition, Visibility};
 use caliber::{Caliber, DiscoveryOutcome, InvokeOutcome, InvokeRequest, Result, ServerRegistration};
 use serde_json::Value;
 
+use super::rig::Rig;
+
 /// A registered server as its administrator sees it. Cheap to clone, so that a task can have its own.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
@@ -43,6 +45,15 @@ impl Server {
             id: record.id,
             admin: admin.clone(),
         })
+    }
+
+    /// A server that was registered in another way.
+    pub(crate) fn of(rig: &Rig, id: ServerId) -> Self {
+        Self {
+            caliber: rig.caliber.clone(),
+            id,
+            admin: rig.admin.clone(),
+        }
     }
 
     /// Lists its tools live.

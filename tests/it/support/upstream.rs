@@ -221,6 +221,14 @@ impl Records {
             .count()
     }
 
+    /// How many processes the server had so far.
+    pub(crate) fn starts(&self) -> usize {
+        let pids = self.lines("pids");
+        pids.iter()
+            .filter(|line| line.get(1).is_some_and(|what| what == "server"))
+            .count()
+    }
+
     /// Waits for the `count`-th line of a file.
     pub(crate) async fn wait_for(&self, file: &str, count: usize) {
         eventually(
