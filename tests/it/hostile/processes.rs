@@ -168,16 +168,11 @@ fn environments_are_built_from_nothing() {
             .keys()
             .map(String::as_str)
             .collect();
-        // What every child gets (LC_CTYPE is Python's own), and what the definition names.
+        // What every child gets from the launcher and its guard, what Python itself adds (LC_CTYPE), and what the
+        // definition names.
         let expected: BTreeSet<&str> = [
-            "HOME",
-            "LANG",
-            "LC_CTYPE",
-            "LOGNAME",
-            "PATH",
-            "RIG_CREDENTIAL",
-            "TMPDIR",
-            "USER",
+            "CALIBER_CHILD", "HOME", "LANG", "LC_CTYPE", "LOGNAME", "PATH", "PWD", "RIG_CREDENTIAL", "SHELL", "TERM",
+            "TMPDIR", "USER",
         ]
         .into_iter()
         .collect();
