@@ -101,6 +101,7 @@ pub fn cases() -> Vec<Case<Arc<dyn Registry>>> {
             the_facts_are_complete,
             the_facts_tell_what_is_missing,
             grants_count_by_project_and_visibility,
+            only_grants_that_concern_the_call_are_read,
             whatever_moves_makes_the_intent_stale,
             what_does_not_matter_leaves_the_intent_fresh,
         },

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use crate::conformance::samples::*;
 use crate::error::ErrorKind;
-use crate::grant::Membership;
+use crate::grant::{Grant, Grantee, Membership};
 use crate::id::{ApprovalId, ProjectId, ServerId};
 use crate::inventory::WithheldTool;
 use crate::principal::{Scope, Scopes};
@@ -170,6 +170,42 @@ pub(super) async fn grants_count_by_project_and_visibility(registry: Arc<dyn Reg
     };
     assert_eq!(counted(&home).await, std::slice::from_ref(&home));
     assert_eq!(counted(&guest).await, [home, guest.clone()]);
+}
+
+pub(super) async fn only_grants_that_concern_the_call_are_read(registry: Arc<dyn Registry>) {
+    let (record, _) = ready(&*registry, "weather").await;
+    let home = ProjectId::default();
+    let given = async |grantee: Grantee, name: Option<&str>| {
+        let tool = name.map(tool);
+        let grant = Grant {
+            grantee,
+            tool,
+            ..grant(&record.id, &home, "caller")
+        };
+        commit(&*registry, Change::CreateGrant { grant: grant.clone() })
+            .await
+            .unwrap();
+        grant.id
+    };
+    let caller = || Grantee::Subject(subject("caller"));
+    let concern = [
+        given(caller(), None).await,
+        given(caller(), Some("echo")).await,
+        // Whether the caller holds the scope is for the policy to say.
+        given(Grantee::Scope(Scope::Admin), None).await,
+        given(Grantee::Scope(Scope::Viewer), Some("echo")).await,
+    ];
+    given(Grantee::Subject(subject("Caller")), None).await;
+    given(caller(), Some("Echo")).await;
+    given(Grantee::Scope(Scope::Viewer), Some("other")).await;
+    let facts = registry
+        .admission(&question(&record.id, "echo"))
+        .await
+        .unwrap()
+        .unwrap();
+    let mut read: Vec<_> = facts.grants.into_iter().map(|grant| grant.id).collect();
+    read.sort();
+    assert_eq!(read, concern);
 }
 
 /// Everything that a decision rests on: when it moves between the facts and the intent, the intent is refused.

@@ -474,6 +474,7 @@ impl History {
                     let asked = self.approvals.last().map(|approval| approval.id.clone());
                     let query = AdmissionQuery {
                         project: project(place),
+                        subject: subject("ada"),
                         approval: asked,
                         ..question(&record.id, name)
                     };
