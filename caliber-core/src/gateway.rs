@@ -66,7 +66,8 @@ pub trait Gateway: Send + Sync + fmt::Debug {
     async fn call(&self, permit: Permit) -> Result<Answer>;
 
     /// Waits for the next listing that a session made by itself: at its opening, after `list_changed`, at the
-    /// re-list interval. Listings of one server that nobody waited for are merged into the newest.
+    /// re-list interval. Listings of one server that nobody waited for are merged into the newest. Cancel-safe: a
+    /// wait that is dropped loses no listing.
     async fn next_listing(&self) -> Listing;
 
     /// Ends the sessions of a server that was changed or removed.

@@ -424,7 +424,9 @@ impl Call {
     }
 
     async fn begin(&self, invocation: &Invocation, expect: &Expect, deadline: Deadline) -> Result<()> {
-        let lease = deadline.remaining() + self.inner.settings.lease_margin;
+        let lease = deadline
+            .remaining()
+            .saturating_add(self.inner.settings.lease_margin);
         let intent = InvocationIntent {
             invocation: invocation.clone(),
             owner: self.inner.instance.clone(),
