@@ -64,8 +64,14 @@ impl Inbox {
                 }
                 None
             }
-            Err(_) => {
+            Err(problem) => {
                 self.count_dropped();
+                if let Some(id) = raw::broken_answer_id(text) {
+                    let waiter = self.waiters().open.remove(&id);
+                    let failure =
+                        Failure::protocol(format!("the answer of the upstream is malformed: {problem}"));
+                    drop(waiter.map(|waiter| waiter.send(Err(failure))));
+                }
                 None
             }
         }

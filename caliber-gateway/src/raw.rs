@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 /// One message from an upstream.
@@ -83,6 +84,36 @@ pub(crate) fn parse(text: &str) -> Result<Incoming<'_>, &'static str> {
             })
         }
         _ => Err("the message is neither request, notification nor answer"),
+    }
+}
+
+/// The id of an answer that [`parse`] refuses, as far as it is one: whoever waits for it need not wait longer. A line
+/// of a log that happens to be JSON is none.
+pub(crate) fn broken_answer_id(text: &str) -> Option<u64> {
+    #[derive(Deserialize)]
+    struct Loose<'a> {
+        #[serde(default)]
+        jsonrpc: Option<IgnoredAny>,
+        #[serde(borrow, default)]
+        id: Option<&'a RawValue>,
+        #[serde(default)]
+        method: Option<IgnoredAny>,
+        #[serde(default)]
+        result: Option<IgnoredAny>,
+        #[serde(default)]
+        error: Option<IgnoredAny>,
+    }
+    match serde_json::from_str::<Loose<'_>>(text) {
+        Ok(loose) => {
+            let of_rpc = loose.jsonrpc.is_some() || loose.result.is_some() || loose.error.is_some();
+            let id = loose.id.filter(|_| of_rpc && loose.method.is_none())?;
+            own_id(id.get())
+        }
+        // Cut off, or not JSON further on.
+        Err(_) if text.contains("\"jsonrpc\"") && !text.contains("\"method\"") => {
+            id_in_prefix(text.as_bytes())
+        }
+        Err(_) => None,
     }
 }
 
@@ -232,6 +263,24 @@ mod tests {
             let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#);
             let parsed = parse(&text);
             assert!(matches!(parsed, Ok(Incoming::Answer { id: None, .. })), "{id}");
+        }
+    }
+
+    #[test]
+    fn a_broken_answer_is_told_from_noise() {
+        for (text, id) in [
+            (r#"{"jsonrpc":"1.0","id":7,"result":{}}"#, Some(7)),
+            (r#"{"id":"7","result":{}}"#, Some(7)),
+            (r#"{"jsonrpc":"2.0","id":7}"#, Some(7)),
+            (r#"{"jsonrpc":"2.0","id":7,"result":{"a":"#, Some(7)),
+            (r#"{"jsonrpc":"2.0","id":7,"result":{},"result":{}}"#, Some(7)),
+            (r#"{"jsonrpc":"2.0","id":7,"method":"x","result":{}}"#, None),
+            (r#"{"jsonrpc":"2.0","id":7.5,"result":{}}"#, None),
+            (r#"{"level":"info","id":7}"#, None),
+            (r#"[{"jsonrpc":"2.0","id":7,"result":{}}]"#, None),
+            ("banner", None),
+        ] {
+            assert_eq!(broken_answer_id(text), id, "{text}");
         }
     }
 

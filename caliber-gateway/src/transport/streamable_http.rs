@@ -282,9 +282,7 @@ impl Wire {
             }
             Err(problem) => {
                 self.inbox.count_dropped();
-                Err(Failure::protocol(format!(
-                    "the answer of the upstream is malformed: {problem}"
-                )))
+                Err(malformed(problem))
             }
         }
     }
@@ -341,15 +339,19 @@ impl Wire {
                 if event.name != "message" || event.data.is_empty() {
                     continue;
                 }
-                if let Ok(Incoming::Answer {
-                    id: answered,
-                    outcome,
-                }) = raw::parse(&event.data)
-                    && (answered == Some(id) || (answered.is_none() && outcome.is_err()))
-                {
-                    return Ok(Some(outcome.map(str::to_owned)));
+                match raw::parse(&event.data) {
+                    Ok(Incoming::Answer {
+                        id: answered,
+                        outcome,
+                    }) if answered == Some(id) || (answered.is_none() && outcome.is_err()) => {
+                        return Ok(Some(outcome.map(str::to_owned)));
+                    }
+                    Err(problem) if raw::broken_answer_id(&event.data) == Some(id) => {
+                        self.inbox.count_dropped();
+                        return Err(malformed(problem));
+                    }
+                    _ => self.take(&event.data, version),
                 }
-                self.take(&event.data, version);
             }
             match response.chunk().await {
                 Ok(Some(chunk)) => reader.push(&chunk)?,
@@ -447,6 +449,10 @@ fn drain(mut response: reqwest::Response) {
             }
         }
     }));
+}
+
+fn malformed(problem: &str) -> Failure {
+    Failure::protocol(format!("the answer of the upstream is malformed: {problem}"))
 }
 
 /// The limit of an answer, in words.

@@ -14,7 +14,7 @@ async fn a_healthy_server_is_discovered_and_called() {
         (Over::Stdio, "dual"),
         (Over::Http, "dual"),
     ] {
-        let rig = Rig::new(over, &["--era", era]);
+        let rig = Rig::new(over, &["--era", era]).await;
         let name = format!("{over:?}-{era}").to_lowercase();
         let server = house.add(&name, &rig).await;
         let outcome = house.call(&server, "echo", r#"{"value":"ü"}"#).await.unwrap();
@@ -38,7 +38,7 @@ async fn a_healthy_server_is_discovered_and_called() {
 async fn bytes_pass_unchanged_in_both_directions() {
     let house = House::new();
     for over in EVERY_TRANSPORT {
-        let rig = Rig::new(over, &[]);
+        let rig = Rig::new(over, &[]).await;
         let server = house.add(&format!("{over:?}").to_lowercase(), &rig).await;
         for value in [
             "9007199254740993",

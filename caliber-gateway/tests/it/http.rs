@@ -10,7 +10,7 @@ use caliber_core::server::Auth;
 use caliber_core::{Error, ErrorKind, Settings};
 use caliber_gateway::GatewaySettings;
 
-use crate::support::{House, Over, Rig, definition, eventually, text};
+use crate::support::{House, Over, Rig, definition, eventually, for_each, text};
 
 const ECHO: &str = r#"{"value":"x"}"#;
 
@@ -21,14 +21,14 @@ async fn check(house: &House, rig: &Rig, auth: Auth) -> Result<(), Error> {
         server: None,
         definition: definition.into(),
     };
-    let deadline = Deadline::after(Duration::from_secs(8));
+    let deadline = Deadline::after(Duration::from_secs(5));
     house.gateway.check(&target, deadline).await.map(drop)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn event_streams_are_read_in_every_spelling() {
     let house = House::new();
-    for over in [Over::Http, Over::Sse] {
+    for_each([Over::Http, Over::Sse], async |over| {
         for variant in [
             "crlf",
             "cr",
@@ -41,20 +41,21 @@ async fn event_streams_are_read_in_every_spelling() {
             "split",
             "plain",
         ] {
-            let rig = Rig::new(over, &["--mode", "sse_style", "--variant", variant]);
+            let rig = Rig::new(over, &["--mode", "sse_style", "--variant", variant]).await;
             let name = format!("{over:?}-{}", variant.replace('_', "-"));
             let server = house.add(&name, &rig).await;
             let outcome = house.call(&server, "echo", ECHO).await.unwrap();
             assert_eq!(text(&outcome), "x", "{name}");
         }
-    }
+    })
+    .await;
     house.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_is_no_http_or_no_message_is_an_error_of_this_call_only() {
     let house = House::new();
-    let rig = Rig::new(Over::Http, &[]);
+    let rig = Rig::new(Over::Http, &[]).await;
     let server = house.add("bad-http", &rig).await;
     for variant in [
         "html",
@@ -116,10 +117,7 @@ async fn what_does_not_end_is_cut_at_a_limit_or_the_deadline() {
     };
     let house = House::with(settings, core);
     let time = Duration::from_secs(3);
-    let rig = Rig::new(Over::Http, &[]);
-    let server = house.add("endless", &rig).await;
-    house.call(&server, "echo", ECHO).await.unwrap();
-    for (query, kinds) in [
+    let cases = [
         ("mode=endless_comments&interval=0.05", &[ErrorKind::Timeout][..]),
         (
             "mode=endless_comments&interval=0.0001&bytes=60000",
@@ -147,7 +145,11 @@ async fn what_does_not_end_is_cut_at_a_limit_or_the_deadline() {
             &[ErrorKind::OutcomeUnknown],
         ),
         ("mode=silent_call", &[ErrorKind::Timeout]),
-    ] {
+    ];
+    for_each(cases.into_iter().enumerate(), async |(number, (query, kinds))| {
+        let rig = Rig::new(Over::Http, &[]).await;
+        let server = house.add(&format!("endless-{number}"), &rig).await;
+        house.call(&server, "echo", ECHO).await.unwrap();
         rig.control(query).await;
         let outcome = house.call_within(&server, "echo", ECHO, time).await;
         let error = outcome.err().unwrap_or_else(|| panic!("{query} was answered"));
@@ -157,14 +159,15 @@ async fn what_does_not_end_is_cut_at_a_limit_or_the_deadline() {
             house.call(&server, "echo", ECHO).await.is_ok()
         })
         .await;
-    }
+    })
+    .await;
     house.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_on_a_stream_that_stays_open_is_taken() {
     let house = House::new();
-    let rig = Rig::new(Over::Http, &["--mode", "never_closes"]);
+    let rig = Rig::new(Over::Http, &["--mode", "never_closes"]).await;
     let server = house.add("open", &rig).await;
     for _ in 0..3 {
         let began = Instant::now();
@@ -178,7 +181,7 @@ async fn an_answer_on_a_stream_that_stays_open_is_taken() {
 #[tokio::test(flavor = "multi_thread")]
 async fn compressed_answers_are_refused_unread() {
     let house = House::new();
-    let rig = Rig::new(Over::Http, &[]);
+    let rig = Rig::new(Over::Http, &[]).await;
     let server = house.add("compressed", &rig).await;
     for variant in [
         "gzip",
@@ -208,7 +211,7 @@ async fn compressed_answers_are_refused_unread() {
 #[tokio::test(flavor = "multi_thread")]
 async fn redirects_are_not_followed() {
     let house = House::new();
-    let rig = Rig::new(Over::Http, &[]);
+    let rig = Rig::new(Over::Http, &[]).await;
     let server = house.add("redirected", &rig).await;
     for variant in [
         "sentinel",
@@ -246,7 +249,7 @@ async fn a_demand_for_credentials_says_what_to_do_and_fetches_nothing() {
         ("malformed", token(), ReasonCode::UpstreamUnauthorized),
         ("huge", token(), ReasonCode::UpstreamUnauthorized),
     ] {
-        let rig = Rig::new(Over::Http, &["--mode", "auth_challenge", "--variant", variant]);
+        let rig = Rig::new(Over::Http, &["--mode", "auth_challenge", "--variant", variant]).await;
         let error = check(&house, &rig, auth).await.unwrap_err();
         assert_eq!(error.reason(), Some(reason), "{variant}: {error}");
         assert_eq!(error.kind(), ErrorKind::Upstream, "{error}");
@@ -257,7 +260,8 @@ async fn a_demand_for_credentials_says_what_to_do_and_fetches_nothing() {
         let rig = Rig::new(
             over,
             &["--require-header", "Authorization: Bearer canary-token-1"],
-        );
+        )
+        .await;
         check(&house, &rig, token()).await.unwrap();
         let error = check(&house, &rig, Auth::None).await.unwrap_err();
         assert!(
@@ -273,7 +277,7 @@ async fn a_demand_for_credentials_says_what_to_do_and_fetches_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forgotten_session_fails_one_call_and_no_more() {
     let house = House::new();
-    let rig = Rig::new(Over::Http, &["--mode", "forget_session_after", "--calls", "2"]);
+    let rig = Rig::new(Over::Http, &["--mode", "forget_session_after", "--calls", "2"]).await;
     let server = house.add("forgetful", &rig).await;
     let mut ends = Vec::new();
     for _ in 0..6 {
@@ -289,7 +293,7 @@ async fn a_forgotten_session_fails_one_call_and_no_more() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upstream_that_restarts_is_usable_at_the_next_call() {
     let house = House::new();
-    let rig = Rig::new(Over::Http, &[]);
+    let rig = Rig::new(Over::Http, &[]).await;
     let server = house.add("restarted", &rig).await;
     house.call(&server, "echo", ECHO).await.unwrap();
     rig.control("do=down").await;
@@ -316,48 +320,56 @@ async fn an_upstream_that_restarts_is_usable_at_the_next_call() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upstream_without_sessions_or_streams_is_not_pestered() {
     let house = House::new();
-    for mode in ["sessionless", "get_405", "no_session_header", "delete_405"] {
-        let rig = Rig::new(Over::Http, &["--mode", mode]);
-        let server = house.add(&mode.replace('_', "-"), &rig).await;
-        for _ in 0..5 {
-            house.call(&server, "echo", ECHO).await.unwrap();
-        }
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        // At most one try for each session: the discovery's and the caller's.
-        let tries = rig.records("refused_gets");
-        let gets = tries.iter().filter(|line| line.starts_with("GET")).count();
-        assert!(gets <= 2, "{mode}: {tries:?}");
-    }
+    for_each(
+        ["sessionless", "get_405", "no_session_header", "delete_405"],
+        async |mode| {
+            let rig = Rig::new(Over::Http, &["--mode", mode]).await;
+            let server = house.add(&mode.replace('_', "-"), &rig).await;
+            for _ in 0..5 {
+                house.call(&server, "echo", ECHO).await.unwrap();
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            // At most one try for each session: the discovery's and the caller's.
+            let tries = rig.records("refused_gets");
+            let gets = tries.iter().filter(|line| line.starts_with("GET")).count();
+            assert!(gets <= 2, "{mode}: {tries:?}");
+        },
+    )
+    .await;
     house.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_of_changes_that_misbehaves_is_left_alone() {
     let house = House::new();
-    for variant in [
-        "ends_at_once",
-        "status_500",
-        "json",
-        "endless_comments",
-        "retry_zero",
-        "not_messages",
-    ] {
-        let rig = Rig::new(Over::Http, &["--mode", "get_stream", "--variant", variant]);
-        let server = house.add(&variant.replace('_', "-"), &rig).await;
-        house.call(&server, "echo", ECHO).await.unwrap();
-        tokio::time::sleep(Duration::from_millis(1_500)).await;
-        house.call(&server, "echo", ECHO).await.unwrap();
-        let streams = rig.records("streams");
-        let opened = streams.iter().filter(|line| !line.starts_with("close")).count();
-        assert!(opened <= 3, "{variant}: {streams:?}");
-    }
+    for_each(
+        [
+            "ends_at_once",
+            "status_500",
+            "json",
+            "endless_comments",
+            "retry_zero",
+            "not_messages",
+        ],
+        async |variant| {
+            let rig = Rig::new(Over::Http, &["--mode", "get_stream", "--variant", variant]).await;
+            let server = house.add(&variant.replace('_', "-"), &rig).await;
+            house.call(&server, "echo", ECHO).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(1_500)).await;
+            house.call(&server, "echo", ECHO).await.unwrap();
+            let streams = rig.records("streams");
+            let opened = streams.iter().filter(|line| !line.starts_with("close")).count();
+            assert!(opened <= 3, "{variant}: {streams:?}");
+        },
+    )
+    .await;
     house.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_are_ended_at_the_upstream() {
     let house = House::new();
-    let rig = Rig::new(Over::Http, &[]);
+    let rig = Rig::new(Over::Http, &[]).await;
     let server = house.add("polite", &rig).await;
     for who in ["ada", "bob"] {
         house.call_as(who, &server, "count", "{}").await.unwrap();
@@ -371,37 +383,43 @@ async fn sessions_are_ended_at_the_upstream() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_malformed_session_id_is_refused() {
     let house = House::new();
-    for variant in ["space", "non_ascii", "long", "empty", "tab"] {
-        let rig = Rig::new(Over::Http, &["--mode", "bad_session_id", "--variant", variant]);
+    for_each(["space", "non_ascii", "long", "empty", "tab"], async |variant| {
+        let rig = Rig::new(Over::Http, &["--mode", "bad_session_id", "--variant", variant]).await;
         let outcome = check(&house, &rig, Auth::None).await;
         if let Err(error) = &outcome {
             assert_eq!(error.kind(), ErrorKind::Upstream, "{variant}: {error}");
         }
         let allowed = matches!(variant, "empty" | "tab" | "space");
         assert!(outcome.is_err() || allowed, "{variant} was taken");
-    }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_old_transport_sends_messages_to_its_own_origin_only() {
     let house = House::new();
-    for variant in ["absolute", "scheme_relative", "userinfo", "file", "huge"] {
-        let rig = Rig::new(Over::Sse, &["--mode", "foreign_endpoint", "--variant", variant]);
-        let began = Instant::now();
-        let error = check(&house, &rig, Auth::None).await.unwrap_err();
-        assert!(
-            matches!(error.kind(), ErrorKind::Upstream | ErrorKind::TooLarge),
-            "{variant}: {error}"
-        );
-        assert!(began.elapsed() < Duration::from_secs(2), "{variant}");
-        assert!(rig.records("sentinel").is_empty(), "{variant}");
-    }
+    for_each(
+        ["absolute", "scheme_relative", "userinfo", "file", "huge"],
+        async |variant| {
+            let rig = Rig::new(Over::Sse, &["--mode", "foreign_endpoint", "--variant", variant]).await;
+            let began = Instant::now();
+            let error = check(&house, &rig, Auth::None).await.unwrap_err();
+            assert!(
+                matches!(error.kind(), ErrorKind::Upstream | ErrorKind::TooLarge),
+                "{variant}: {error}"
+            );
+            assert!(began.elapsed() < Duration::from_secs(2), "{variant}");
+            assert!(rig.records("sentinel").is_empty(), "{variant}");
+        },
+    )
+    .await;
     let rig = Rig::new(
         Over::Sse,
         &["--mode", "foreign_endpoint", "--variant", "own_absolute"],
-    );
+    )
+    .await;
     check(&house, &rig, Auth::None).await.unwrap();
-    let rig = Rig::new(Over::Sse, &["--mode", "foreign_endpoint", "--variant", "empty"]);
+    let rig = Rig::new(Over::Sse, &["--mode", "foreign_endpoint", "--variant", "empty"]).await;
     let error = check(&house, &rig, Auth::None).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
 }
@@ -409,7 +427,7 @@ async fn the_old_transport_sends_messages_to_its_own_origin_only() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_old_transport_survives_the_end_of_its_stream() {
     let house = House::new();
-    let rig = Rig::new(Over::Sse, &[]);
+    let rig = Rig::new(Over::Sse, &[]).await;
     let server = house.add("old", &rig).await;
     house.call(&server, "echo", ECHO).await.unwrap();
     rig.control("do=drop_streams").await;
@@ -425,7 +443,7 @@ async fn the_old_transport_survives_the_end_of_its_stream() {
 #[tokio::test(flavor = "multi_thread")]
 async fn mirrored_arguments_travel_as_headers_and_bad_wishes_withhold_the_tool() {
     let house = House::new();
-    let rig = Rig::new(Over::Http, &["--era", "modern", "--mode", "header_tools"]);
+    let rig = Rig::new(Over::Http, &["--era", "modern", "--mode", "header_tools"]).await;
     let server = house.add("mirrored", &rig).await;
     let page = caliber_core::page::PageRequest::first(100);
     let listing = house
@@ -478,42 +496,46 @@ async fn mirrored_arguments_travel_as_headers_and_bad_wishes_withhold_the_tool()
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_was_executed_is_never_sent_again() {
     let house = House::new();
-    for (over, variants) in [
-        (
-            Over::Http,
-            &[
-                "drop",
-                "reset",
-                "status",
-                "forget_session",
-                "half_answer",
-                "empty_stream",
-                "empty_body",
-            ][..],
-        ),
-        (Over::Stdio, &["exit"]),
-        (Over::Sse, &["drop", "reset"]),
-    ] {
-        for variant in variants {
-            let rig = Rig::new(over, &["--mode", "execute_then", "--variant", variant]);
-            let name = format!("{over:?}-{}", variant.replace('_', "-"));
-            let server = house.add(&name, &rig).await;
-            let outcome = house
-                .call_within(&server, "echo", ECHO, Duration::from_secs(3))
-                .await;
-            let error = outcome.unwrap_err();
-            assert!(
-                matches!(
-                    error.kind(),
-                    ErrorKind::OutcomeUnknown | ErrorKind::Timeout | ErrorKind::Upstream
-                ),
-                "{name}: {error:?}"
-            );
-            if matches!(*variant, "drop" | "reset" | "forget_session") && over == Over::Http {
-                assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{name}: {error:?}");
+    for_each(
+        [
+            (
+                Over::Http,
+                &[
+                    "drop",
+                    "reset",
+                    "status",
+                    "forget_session",
+                    "half_answer",
+                    "empty_stream",
+                    "empty_body",
+                ][..],
+            ),
+            (Over::Stdio, &["exit"]),
+            (Over::Sse, &["drop", "reset"]),
+        ],
+        async |(over, variants)| {
+            for variant in variants {
+                let rig = Rig::new(over, &["--mode", "execute_then", "--variant", variant]).await;
+                let name = format!("{over:?}-{}", variant.replace('_', "-"));
+                let server = house.add(&name, &rig).await;
+                let outcome = house
+                    .call_within(&server, "echo", ECHO, Duration::from_secs(3))
+                    .await;
+                let error = outcome.unwrap_err();
+                assert!(
+                    matches!(
+                        error.kind(),
+                        ErrorKind::OutcomeUnknown | ErrorKind::Timeout | ErrorKind::Upstream
+                    ),
+                    "{name}: {error:?}"
+                );
+                if matches!(*variant, "drop" | "reset" | "forget_session") && over == Over::Http {
+                    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{name}: {error:?}");
+                }
+                assert_eq!(rig.records("executions").len(), 1, "{name}");
             }
-            assert_eq!(rig.records("executions").len(), 1, "{name}");
-        }
-    }
+        },
+    )
+    .await;
     house.close().await;
 }

@@ -9,7 +9,7 @@ use caliber_core::reason::ReasonCode;
 use caliber_core::{Error, ErrorKind, Settings};
 use caliber_gateway::GatewaySettings;
 
-use crate::support::{EVERY_TRANSPORT, House, Over, Rig, definition, eventually};
+use crate::support::{EVERY_TRANSPORT, House, Over, Rig, definition, eventually, for_each};
 
 const ECHO: &str = r#"{"value":"x"}"#;
 
@@ -30,13 +30,13 @@ fn names(discovery: &Discovery) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_page_is_followed() {
     let house = House::new();
-    for over in EVERY_TRANSPORT {
-        let one = names(&list(&house, &Rig::new(over, &[])).await.unwrap());
-        let rig = Rig::new(over, &["--pages", "3"]);
+    for_each(EVERY_TRANSPORT, async |over| {
+        let one = names(&list(&house, &Rig::new(over, &[]).await).await.unwrap());
+        let rig = Rig::new(over, &["--pages", "3"]).await;
         assert_eq!(names(&list(&house, &rig).await.unwrap()), one, "{over:?}");
         assert_eq!(rig.records("lists").len(), 3);
         for (variant, tools) in [("empty_once", None), ("many", Some(20)), ("odd_text", None)] {
-            let rig = Rig::new(over, &["--mode", "cursor", "--variant", variant]);
+            let rig = Rig::new(over, &["--mode", "cursor", "--variant", variant]).await;
             let listed = list(&house, &rig).await;
             let listed = listed.unwrap_or_else(|error| panic!("{over:?} {variant}: {error}"));
             assert!(rig.records("lists").len() >= 2, "{variant}");
@@ -44,32 +44,37 @@ async fn every_page_is_followed() {
                 assert_eq!(listed.tools.len(), tools);
             }
         }
-    }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cursor_without_end_is_an_error_and_no_short_list() {
     let house = House::new();
-    for (variant, most) in [
-        ("same", 3),
-        ("same_new_tools", 3),
-        ("alternate", 4),
-        ("new", 256),
-        ("empty_pages", 256),
-        ("huge", 3),
-    ] {
-        let rig = Rig::new(Over::Http, &["--mode", "cursor", "--variant", variant]);
-        let error = list(&house, &rig).await.unwrap_err();
-        assert_eq!(
-            (error.kind(), error.reason()),
-            (ErrorKind::TooLarge, Some(ReasonCode::ListTooLarge)),
-            "{variant}: {error}"
-        );
-        let asked = rig.records("lists").len();
-        assert!(asked <= most, "{variant}: {asked}");
-    }
+    for_each(
+        [
+            ("same", 3),
+            ("same_new_tools", 3),
+            ("alternate", 4),
+            ("new", 256),
+            ("empty_pages", 256),
+            ("huge", 3),
+        ],
+        async |(variant, most)| {
+            let rig = Rig::new(Over::Http, &["--mode", "cursor", "--variant", variant]).await;
+            let error = list(&house, &rig).await.unwrap_err();
+            assert_eq!(
+                (error.kind(), error.reason()),
+                (ErrorKind::TooLarge, Some(ReasonCode::ListTooLarge)),
+                "{variant}: {error}"
+            );
+            let asked = rig.records("lists").len();
+            assert!(asked <= most, "{variant}: {asked}");
+        },
+    )
+    .await;
     for variant in ["number", "object", "error_on_second"] {
-        let rig = Rig::new(Over::Stdio, &["--mode", "cursor", "--variant", variant]);
+        let rig = Rig::new(Over::Stdio, &["--mode", "cursor", "--variant", variant]).await;
         let error = list(&house, &rig).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Upstream, "{variant}: {error}");
     }
@@ -78,7 +83,7 @@ async fn a_cursor_without_end_is_an_error_and_no_short_list() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_empty_cursor_for_ever_is_the_end_of_a_legacy_list_only() {
     let house = House::new();
-    let rig = Rig::new(Over::Stdio, &["--mode", "cursor", "--variant", "empty_forever"]);
+    let rig = Rig::new(Over::Stdio, &["--mode", "cursor", "--variant", "empty_forever"]).await;
     let listed = list(&house, &rig).await.unwrap();
     assert!(!listed.tools.is_empty());
     assert!(rig.records("lists").len() <= 3);
@@ -92,7 +97,8 @@ async fn an_empty_cursor_for_ever_is_the_end_of_a_legacy_list_only() {
             "--variant",
             "empty_forever",
         ],
-    );
+    )
+    .await;
     let error = list(&house, &rig).await.unwrap_err();
     assert_eq!(error.reason(), Some(ReasonCode::ListTooLarge), "{error}");
 }
@@ -100,22 +106,23 @@ async fn an_empty_cursor_for_ever_is_the_end_of_a_legacy_list_only() {
 #[tokio::test(flavor = "multi_thread")]
 async fn long_lists_and_large_tools_meet_limits() {
     let house = House::new();
-    let rig = Rig::new(Over::Http, &["--mode", "many_tools", "--count", "10000"]);
+    let rig = Rig::new(Over::Http, &["--mode", "many_tools", "--count", "10000"]).await;
     let error = list(&house, &rig).await.unwrap_err();
     assert_eq!(error.reason(), Some(ReasonCode::ListTooLarge), "{error}");
     assert!(error.message().contains("4096"), "{error}");
     let rig = Rig::new(
         Over::Http,
         &["--mode", "many_tools", "--count", "1000", "--pages", "4"],
-    );
+    )
+    .await;
     assert_eq!(list(&house, &rig).await.unwrap().tools.len(), 1_000);
     // One tool of 1 MB is withheld, the others stay.
-    let rig = Rig::new(Over::Stdio, &["--mode", "big_description", "--bytes", "1000000"]);
+    let rig = Rig::new(Over::Stdio, &["--mode", "big_description", "--bytes", "1000000"]).await;
     let listed = list(&house, &rig).await.unwrap();
     assert_eq!(names(&listed), ["echo"]);
     assert_eq!(listed.withheld.len(), 1);
     for over in EVERY_TRANSPORT {
-        let rig = Rig::new(over, &["--mode", "big_description", "--bytes", "50000000"]);
+        let rig = Rig::new(over, &["--mode", "big_description", "--bytes", "50000000"]).await;
         let error = list(&house, &rig).await.unwrap_err();
         assert!(
             matches!(error.kind(), ErrorKind::TooLarge | ErrorKind::Upstream),
@@ -127,34 +134,38 @@ async fn long_lists_and_large_tools_meet_limits() {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_broken_tool_costs_itself_only() {
     let house = House::new();
-    for variant in [
-        "no_schema",
-        "no_name",
-        "name_number",
-        "name_null",
-        "description_number",
-        "tool_text",
-        "tool_null",
-        "lone_surrogate",
-        "deep",
-    ] {
-        let rig = Rig::new(Over::Stdio, &["--mode", "one_broken", "--variant", variant]);
-        let listed = list(&house, &rig).await;
-        let listed = listed.unwrap_or_else(|error| panic!("{variant}: {error}"));
-        assert_eq!(
-            (listed.tools.len(), listed.withheld.len()),
-            (9, 1),
-            "{variant}: {:?}",
-            listed.withheld
-        );
-    }
+    for_each(
+        [
+            "no_schema",
+            "no_name",
+            "name_number",
+            "name_null",
+            "description_number",
+            "tool_text",
+            "tool_null",
+            "lone_surrogate",
+            "deep",
+        ],
+        async |variant| {
+            let rig = Rig::new(Over::Stdio, &["--mode", "one_broken", "--variant", variant]).await;
+            let listed = list(&house, &rig).await;
+            let listed = listed.unwrap_or_else(|error| panic!("{variant}: {error}"));
+            assert_eq!(
+                (listed.tools.len(), listed.withheld.len()),
+                (9, 1),
+                "{variant}: {:?}",
+                listed.withheld
+            );
+        },
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_that_contradict_each_other_withhold_the_tool() {
     let house = House::new();
     for (variant, withheld) in [("conflict", 1), ("duplicate", 0), ("rename", 0), ("reorder", 0)] {
-        let rig = Rig::new(Over::Stdio, &["--mode", "changing_pages", "--variant", variant]);
+        let rig = Rig::new(Over::Stdio, &["--mode", "changing_pages", "--variant", variant]).await;
         let listed = list(&house, &rig).await;
         let listed = listed.unwrap_or_else(|error| panic!("{variant}: {error}"));
         assert_eq!(listed.withheld.len(), withheld, "{variant}");
@@ -168,9 +179,9 @@ async fn pages_that_contradict_each_other_withhold_the_tool() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_storm_of_changes_causes_few_listings_and_no_harm() {
-    for over in [Over::Stdio, Over::Http, Over::Sse] {
+    for_each([Over::Stdio, Over::Http, Over::Sse], async |over| {
         let house = House::new();
-        let rig = Rig::new(over, &["--mode", "list_changed_storm", "--count", "5000"]);
+        let rig = Rig::new(over, &["--mode", "list_changed_storm", "--count", "5000"]).await;
         let server = house.add(&format!("storm-{over:?}"), &rig).await;
         let cancel = tokio_util::sync::CancellationToken::new();
         let running = tokio::spawn({
@@ -185,13 +196,14 @@ async fn a_storm_of_changes_causes_few_listings_and_no_harm() {
         assert!(lists <= 10, "{over:?}: {lists} listings");
         cancel.cancel();
         running.await.unwrap().unwrap();
-    }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_listing_that_causes_itself_is_rationed() {
     let house = House::new();
-    let rig = Rig::new(Over::Stdio, &["--mode", "list_changed_on_list"]);
+    let rig = Rig::new(Over::Stdio, &["--mode", "list_changed_on_list"]).await;
     let server = house.add("echoing", &rig).await;
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(2) {
@@ -212,7 +224,7 @@ async fn a_change_that_was_told_binds_the_next_call() {
         (Over::Stdio, "modern"),
         (Over::Http, "modern"),
     ] {
-        let rig = Rig::new(over, &["--era", era]);
+        let rig = Rig::new(over, &["--era", era]).await;
         let tool = |description: &str| {
             format!(r#"[{{"name":"echo","description":"{description}","inputSchema":{{"type":"object"}}}}]"#)
         };
@@ -265,7 +277,7 @@ async fn an_interval_finds_a_change_that_nobody_told() {
         ..GatewaySettings::default()
     };
     let house = House::with(settings, Settings::default());
-    let rig = Rig::new(Over::Http, &[]);
+    let rig = Rig::new(Over::Http, &[]).await;
     let tool = |name: &str| format!(r#"[{{"name":"{name}","inputSchema":{{"type":"object"}}}}]"#);
     let catalog = rig.write("catalog.json", &tool("echo"));
     rig.control(&format!("catalog={}", catalog.display())).await;
@@ -303,7 +315,7 @@ async fn an_interval_finds_a_change_that_nobody_told() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_list_ends_at_the_deadline() {
     let house = House::new();
-    let rig = Rig::new(Over::Http, &["--mode", "slow_list", "--seconds", "30"]);
+    let rig = Rig::new(Over::Http, &["--mode", "slow_list", "--seconds", "30"]).await;
     let server = house.register(definition("slow", rig.endpoint())).await;
     let target = Target {
         server: Some(server),

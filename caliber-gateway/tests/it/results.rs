@@ -7,15 +7,15 @@ use caliber_core::reason::ReasonCode;
 use caliber_core::{ErrorKind, Settings};
 use caliber_gateway::GatewaySettings;
 
-use crate::support::{EVERY_TRANSPORT, House, Over, Rig, text};
+use crate::support::{EVERY_TRANSPORT, House, Over, Rig, for_each, text};
 
 const ECHO: &str = r#"{"value":"x"}"#;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn broken_answers_are_errors_of_this_call_only() {
     let house = House::new();
-    for over in EVERY_TRANSPORT {
-        let rig = Rig::new(over, &[]);
+    for_each(EVERY_TRANSPORT, async |over| {
+        let rig = Rig::new(over, &[]).await;
         let server = house.add(&format!("broken-{over:?}"), &rig).await;
         house.call(&server, "echo", ECHO).await.unwrap();
         for variant in [
@@ -78,15 +78,16 @@ async fn broken_answers_are_errors_of_this_call_only() {
             let outcome = outcome.unwrap_or_else(|error| panic!("{over:?} after {variant}: {error:?}"));
             assert_eq!(text(&outcome), "x");
         }
-    }
+    })
+    .await;
     house.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_stands_twice_is_refused() {
     let house = House::new();
-    for over in [Over::Stdio, Over::Http] {
-        let rig = Rig::new(over, &[]);
+    for_each([Over::Stdio, Over::Http], async |over| {
+        let rig = Rig::new(over, &[]).await;
         let server = house.add(&format!("twice-{over:?}"), &rig).await;
         house.call(&server, "echo", ECHO).await.unwrap();
         for variant in [
@@ -116,15 +117,16 @@ async fn a_key_that_stands_twice_is_refused() {
             let outcome = outcome.unwrap_or_else(|error| panic!("{over:?} {variant}: {error:?}"));
             assert!(!outcome.answer.is_error, "{over:?} {variant}");
         }
-    }
+    })
+    .await;
     house.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn deep_nesting_is_refused_at_a_stated_depth() {
     let house = House::new();
-    for over in [Over::Stdio, Over::Http] {
-        let rig = Rig::new(over, &[]);
+    for_each([Over::Stdio, Over::Http], async |over| {
+        let rig = Rig::new(over, &[]).await;
         let server = house.add(&format!("deep-{over:?}"), &rig).await;
         house.call(&server, "echo", ECHO).await.unwrap();
         for variant in ["structured", "structured_objects", "meta", "content_block"] {
@@ -145,14 +147,15 @@ async fn deep_nesting_is_refused_at_a_stated_depth() {
                 }
             }
         }
-    }
+    })
+    .await;
     house.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn odd_results_pass_as_they_are() {
     let house = House::new();
-    let rig = Rig::new(Over::Http, &[]);
+    let rig = Rig::new(Over::Http, &[]).await;
     let server = house.add("odd", &rig).await;
     for variant in [
         "file_link",
@@ -193,8 +196,8 @@ async fn large_results_arrive_or_name_the_limit() {
         ..Settings::default()
     };
     let house = House::with(GatewaySettings::default(), core);
-    for over in EVERY_TRANSPORT {
-        let rig = Rig::new(over, &[]);
+    for_each(EVERY_TRANSPORT, async |over| {
+        let rig = Rig::new(over, &[]).await;
         let server = house.add(&format!("large-{over:?}"), &rig).await;
         for megabytes in [1, 3, 9] {
             let arguments = format!(r#"{{"bytes":{}}}"#, megabytes << 20);
@@ -214,15 +217,16 @@ async fn large_results_arrive_or_name_the_limit() {
             "{over:?}: {error}"
         );
         house.call(&server, "echo", ECHO).await.unwrap();
-    }
+    })
+    .await;
     house.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_under_odd_ids_reach_nobody_else() {
     let house = House::new();
-    for over in EVERY_TRANSPORT {
-        let rig = Rig::new(over, &[]);
+    for_each(EVERY_TRANSPORT, async |over| {
+        let rig = Rig::new(over, &[]).await;
         let server = house.add(&format!("ids-{over:?}"), &rig).await;
         house.call(&server, "echo", ECHO).await.unwrap();
         for (variant, answered) in [
@@ -257,15 +261,16 @@ async fn answers_under_odd_ids_reach_nobody_else() {
             let outcome = outcome.unwrap_or_else(|error| panic!("{over:?} after {variant}: {error:?}"));
             assert_eq!(text(&outcome), variant, "{over:?}");
         }
-    }
+    })
+    .await;
     house.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_answer_is_nobodys() {
     let house = House::new();
-    for over in EVERY_TRANSPORT {
-        let rig = Rig::new(over, &["--mode", "late_answer", "--seconds", "0.5"]);
+    for_each(EVERY_TRANSPORT, async |over| {
+        let rig = Rig::new(over, &["--mode", "late_answer", "--seconds", "0.5"]).await;
         let server = house.add(&format!("late-{over:?}"), &rig).await;
         let time = Duration::from_millis(300);
         let error = house
@@ -280,14 +285,15 @@ async fn a_late_answer_is_nobodys() {
             assert_eq!(text(&outcome), "second", "{over:?}");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-    }
+    })
+    .await;
     house.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn progress_keeps_nothing_alive() {
     let house = House::new();
-    for over in EVERY_TRANSPORT {
+    for_each(EVERY_TRANSPORT, async |over| {
         for variant in [
             "forever",
             "flood",
@@ -306,7 +312,8 @@ async fn progress_keeps_nothing_alive() {
                     "--count",
                     "3000",
                 ],
-            );
+            )
+            .await;
             let name = format!("{over:?}-{}", variant.replace('_', "-"));
             let server = house.add(&name, &rig).await;
             let time = Duration::from_secs(if variant == "forever" { 1 } else { 10 });
@@ -317,14 +324,15 @@ async fn progress_keeps_nothing_alive() {
                 outcome.unwrap_or_else(|error| panic!("{name}: {error:?}"));
             }
         }
-    }
+    })
+    .await;
     house.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_of_the_upstream_are_refused_quickly() {
     let house = House::new();
-    for over in EVERY_TRANSPORT {
+    for_each(EVERY_TRANSPORT, async |over| {
         for variant in [
             "all",
             "sampling",
@@ -333,7 +341,7 @@ async fn requests_of_the_upstream_are_refused_quickly() {
             "unknown",
             "live_id",
         ] {
-            let rig = Rig::new(over, &["--mode", "server_requests", "--variant", variant]);
+            let rig = Rig::new(over, &["--mode", "server_requests", "--variant", variant]).await;
             let name = format!("{over:?}-{}", variant.replace('_', "-"));
             let server = house.add(&name, &rig).await;
             let began = Instant::now();
@@ -357,10 +365,12 @@ async fn requests_of_the_upstream_are_refused_quickly() {
                 "--count",
                 "3000",
             ],
-        );
+        )
+        .await;
         let server = house.add(&format!("{over:?}-flood"), &rig).await;
         house.call(&server, "echo", ECHO).await.unwrap();
-    }
+    })
+    .await;
     house.close().await;
 }
 
@@ -371,7 +381,8 @@ async fn an_unfinished_modern_answer_is_told_as_what_it_is() {
         let rig = Rig::new(
             over,
             &["--era", "modern", "--mode", "input_required", "--variant", "once"],
-        );
+        )
+        .await;
         let server = house.add(&format!("input-{over:?}"), &rig).await;
         let error = house.call(&server, "echo", ECHO).await.unwrap_err();
         assert_eq!(error.reason(), Some(ReasonCode::UpstreamError), "{error}");
@@ -386,7 +397,8 @@ async fn an_unfinished_modern_answer_is_told_as_what_it_is() {
                 "--variant",
                 "unknown_result_type",
             ],
-        );
+        )
+        .await;
         let server = house.add(&format!("unknown-{over:?}"), &rig).await;
         let error = house.call(&server, "echo", ECHO).await.unwrap_err();
         assert_eq!(error.reason(), Some(ReasonCode::ProtocolViolation), "{error}");
@@ -398,7 +410,7 @@ async fn an_unfinished_modern_answer_is_told_as_what_it_is() {
 async fn failures_that_a_tool_tells_are_answers_and_errors_are_errors() {
     let house = House::new();
     for over in EVERY_TRANSPORT {
-        let rig = Rig::new(over, &[]);
+        let rig = Rig::new(over, &[]).await;
         let server = house.add(&format!("fails-{over:?}"), &rig).await;
         let outcome = house.call(&server, "fail", r#"{"text":"no"}"#).await.unwrap();
         assert!(outcome.answer.is_error);

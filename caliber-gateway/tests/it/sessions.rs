@@ -11,7 +11,7 @@ use caliber_core::{ErrorKind, Settings};
 use caliber_gateway::GatewaySettings;
 
 use crate::support::{
-    EVERY_TRANSPORT, House, Outcome, Over, Rig, caller, definition, eventually, request, text,
+    EVERY_TRANSPORT, House, Outcome, Over, Rig, caller, definition, eventually, for_each, request, text,
 };
 
 const ECHO: &str = r#"{"value":"x"}"#;
@@ -54,7 +54,7 @@ async fn calls(
 async fn every_caller_has_its_own_state() {
     let house = House::new();
     for over in EVERY_TRANSPORT {
-        let rig = Rig::new(over, &[]);
+        let rig = Rig::new(over, &[]).await;
         let server = house.add(&format!("own-{over:?}"), &rig).await;
         let mut counts = Vec::new();
         for who in ["ada", "ada", "bob", "ada"] {
@@ -68,7 +68,7 @@ async fn every_caller_has_its_own_state() {
 #[tokio::test(flavor = "multi_thread")]
 async fn sharing_is_the_operators_choice() {
     let house = House::new();
-    let rig = Rig::new(Over::Stdio, &[]);
+    let rig = Rig::new(Over::Stdio, &[]).await;
     let mut definition = definition("shared", rig.endpoint());
     definition.sharing = Sharing::Shared;
     let server = house.add_definition(definition).await;
@@ -84,7 +84,7 @@ async fn sharing_is_the_operators_choice() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_modern_http_server_has_one_session_for_all() {
     let house = House::new();
-    let rig = Rig::new(Over::Http, &["--era", "modern"]);
+    let rig = Rig::new(Over::Http, &["--era", "modern"]).await;
     let server = house.add("stateless", &rig).await;
     for who in ["ada", "bob", "eve"] {
         house.call_as(who, &server, "echo", ECHO).await.unwrap();
@@ -98,7 +98,7 @@ async fn a_modern_http_server_has_one_session_for_all() {
 async fn first_calls_at_once_open_one_session() {
     let house = House::new();
     for over in EVERY_TRANSPORT {
-        let rig = Rig::new(over, &[]);
+        let rig = Rig::new(over, &[]).await;
         let server = house.add(&format!("once-{over:?}"), &rig).await;
         let outcomes = calls(&house, &server, "echo", ECHO, 8, |_| "ada".to_owned()).await;
         assert!(outcomes.iter().all(Result::is_ok), "{over:?}: {outcomes:?}");
@@ -110,8 +110,8 @@ async fn first_calls_at_once_open_one_session() {
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_go_side_by_side() {
     let house = House::new();
-    for over in EVERY_TRANSPORT {
-        let rig = Rig::new(over, &[]);
+    for_each(EVERY_TRANSPORT, async |over| {
+        let rig = Rig::new(over, &[]).await;
         let server = house.add(&format!("parallel-{over:?}"), &rig).await;
         house.call(&server, "echo", ECHO).await.unwrap();
         let began = Instant::now();
@@ -125,14 +125,15 @@ async fn calls_go_side_by_side() {
             "{over:?}: {:?}",
             began.elapsed()
         );
-    }
+    })
+    .await;
     house.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_gets_no_more_calls_at_once_than_it_may() {
     let house = House::new();
-    let rig = Rig::new(Over::Http, &[]);
+    let rig = Rig::new(Over::Http, &[]).await;
     let mut definition = definition("narrow", rig.endpoint());
     definition.limits = ServerLimits {
         concurrency: Some(2),
@@ -162,8 +163,8 @@ async fn what_rested_too_long_is_closed_and_its_caller_is_told_once() {
         let (caliber, cancel) = (house.caliber.clone(), cancel.clone());
         async move { caliber.run(cancel, Duration::from_secs(5)).await }
     });
-    for over in EVERY_TRANSPORT {
-        let rig = Rig::new(over, &[]);
+    for_each(EVERY_TRANSPORT, async |over| {
+        let rig = Rig::new(over, &[]).await;
         let server = house.add(&format!("resting-{over:?}"), &rig).await;
         assert_eq!(count(&house, "ada", &server).await, "1");
         eventually("the session is closed", async || {
@@ -180,7 +181,8 @@ async fn what_rested_too_long_is_closed_and_its_caller_is_told_once() {
         assert_eq!(count(&house, "ada", &server).await, "1", "{over:?}");
         // Whoever had no state is told nothing.
         assert_eq!(count(&house, "bob", &server).await, "1", "{over:?}");
-    }
+    })
+    .await;
     cancel.cancel();
     running.await.unwrap().unwrap();
 }
@@ -192,7 +194,7 @@ async fn sessions_are_bounded_and_the_one_that_rested_longest_makes_room() {
         ..GatewaySettings::default()
     };
     let house = House::with(settings, Settings::default());
-    let rig = Rig::new(Over::Stdio, &[]);
+    let rig = Rig::new(Over::Stdio, &[]).await;
     let server = house.add("crowded", &rig).await;
     for who in ["a", "b", "c", "d"] {
         assert_eq!(count(&house, who, &server).await, "1");
@@ -237,10 +239,12 @@ async fn all_sessions_together_are_bounded() {
         ..GatewaySettings::default()
     };
     let house = House::with(settings, Settings::default());
-    let rigs = [(); 4].map(|()| Rig::new(Over::Http, &[]));
+    let mut rigs = Vec::new();
     let mut servers = Vec::new();
-    for (index, rig) in rigs.iter().enumerate() {
-        servers.push(house.add(&format!("one-of-{index}"), rig).await);
+    for index in 0..4 {
+        let rig = Rig::new(Over::Http, &[]).await;
+        servers.push(house.add(&format!("one-of-{index}"), &rig).await);
+        rigs.push(rig);
     }
     for server in &servers {
         assert_eq!(count(&house, "ada", server).await, "1");
@@ -256,7 +260,7 @@ async fn all_sessions_together_are_bounded() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_dies_while_it_rests_costs_one_answer() {
     let house = House::new();
-    let rig = Rig::new(Over::Stdio, &[]);
+    let rig = Rig::new(Over::Stdio, &[]).await;
     let server = house.add("mortal", &rig).await;
     assert_eq!(count(&house, "ada", &server).await, "1");
     rig.order("do=exit");
@@ -291,9 +295,9 @@ async fn a_crash_loop_is_slowed_down_and_hurts_nobody_else() {
         ..GatewaySettings::default()
     };
     let house = House::with(settings, Settings::default());
-    let healthy = Rig::new(Over::Stdio, &[]);
+    let healthy = Rig::new(Over::Stdio, &[]).await;
     let healthy_server = house.add("healthy", &healthy).await;
-    let rig = Rig::new(Over::Stdio, &["--mode", "exit_on_call"]);
+    let rig = Rig::new(Over::Stdio, &["--mode", "exit_on_call"]).await;
     let server = house.add("crashing", &rig).await;
     let began = Instant::now();
     let mut refused = 0;
@@ -324,7 +328,7 @@ async fn a_breaker_closes_when_the_server_is_well_again() {
         ..GatewaySettings::default()
     };
     let house = House::with(settings, Settings::default());
-    let rig = Rig::new(Over::Stdio, &[]);
+    let rig = Rig::new(Over::Stdio, &[]).await;
     let program = rig.write("server.sh", "exit 7\n");
     let mut endpoint = rig.endpoint();
     // A wrapper that is repaired later; its arguments, and with them the fingerprint, stay.
@@ -365,7 +369,8 @@ async fn a_server_that_is_deaf_to_cancellation_is_replaced() {
             "--variant",
             "answer",
         ],
-    );
+    )
+    .await;
     let server = house.add("deaf", &rig).await;
     house.call(&server, "echo", ECHO).await.unwrap();
     for _ in 0..3 {
@@ -391,9 +396,9 @@ async fn a_server_that_hangs_is_replaced_and_a_slow_one_is_not() {
         ..GatewaySettings::default()
     };
     let house = House::with(settings, Settings::default());
-    let rig = Rig::new(Over::Stdio, &["--mode", "silent_call", "--when", "call,ping"]);
+    let rig = Rig::new(Over::Stdio, &["--mode", "silent_call", "--when", "call,ping"]).await;
     let server = house.add("hanging", &rig).await;
-    let slow = Rig::new(Over::Stdio, &[]);
+    let slow = Rig::new(Over::Stdio, &[]).await;
     let slow_server = house.add("slow", &slow).await;
     for _ in 0..3 {
         let time = Duration::from_millis(200);
@@ -427,7 +432,7 @@ async fn cancelled_calls_reach_the_upstream_with_its_own_id_and_free_everything(
         (Over::Stdio, "modern"),
         (Over::Http, "modern"),
     ] {
-        let rig = Rig::new(over, &["--era", era]);
+        let rig = Rig::new(over, &["--era", era]).await;
         let name = format!("cancel-{over:?}-{era}");
         let server = house.add(&name, &rig).await;
         house.call(&server, "echo", ECHO).await.unwrap();
@@ -482,7 +487,7 @@ async fn cancelled_calls_reach_the_upstream_with_its_own_id_and_free_everything(
 #[tokio::test(flavor = "multi_thread")]
 async fn stubborn_children_delay_no_answer_and_do_not_stay() {
     let house = House::new();
-    let rig = Rig::new(Over::Stdio, &["--mode", "stubborn"]);
+    let rig = Rig::new(Over::Stdio, &["--mode", "stubborn"]).await;
     let began = Instant::now();
     let server = house.add("stubborn", &rig).await;
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
@@ -504,7 +509,8 @@ async fn a_call_is_repeated_only_where_the_operator_said_so() {
         let rig = Rig::new(
             Over::Http,
             &["--mode", "execute_then", "--variant", "drop", "--times", "1"],
-        );
+        )
+        .await;
         let server = house.add(&format!("replay-{replay_safe}"), &rig).await;
         let policy = ToolPolicy {
             replay_safe,
@@ -526,7 +532,7 @@ async fn a_call_is_repeated_only_where_the_operator_said_so() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_opening_that_takes_long_serves_the_next_call() {
     let house = House::new();
-    let rig = Rig::new(Over::Http, &[]);
+    let rig = Rig::new(Over::Http, &[]).await;
     let server = house.add("late-starter", &rig).await;
     rig.control("mode=slow_start&seconds=1").await;
     let time = Duration::from_millis(300);

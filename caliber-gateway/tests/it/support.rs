@@ -1,9 +1,8 @@
 //! A control plane over the gateway under test, and the rig's servers behind it.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -18,6 +17,8 @@ use caliber_core::registry::Registry;
 use caliber_core::server::{Endpoint, RemoteEndpoint, ServerDefinition, StdioEndpoint, Visibility};
 use caliber_core::{Caliber, Error, InvokeOutcome, InvokeRequest, ServerRegistration, Settings};
 use caliber_gateway::{GatewaySettings, LauncherSettings, McpGateway, PlainLauncher};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
 
 /// The longest that a test waits for anything.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
@@ -42,7 +43,7 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    pub(crate) fn new(over: Over, arguments: &[&str]) -> Self {
+    pub(crate) async fn new(over: Over, arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
         std::fs::write(path("control"), "").unwrap();
@@ -53,7 +54,10 @@ impl Rig {
             path("control"),
         ];
         all.extend(arguments.iter().map(|&argument| argument.to_owned()));
-        let process = (over != Over::Stdio).then(|| start_http(&all));
+        let process = match over {
+            Over::Stdio => None,
+            Over::Http | Over::Sse => Some(start_http(&all).await),
+        };
         Self {
             over,
             folder,
@@ -127,34 +131,27 @@ impl Rig {
     }
 }
 
-impl Drop for Rig {
-    fn drop(&mut self) {
-        if let Some((child, _)) = &mut self.process {
-            drop(child.kill());
-            drop(child.wait());
-        }
-    }
-}
-
 fn program(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../tests/rig")
         .join(name)
 }
 
-fn start_http(arguments: &[String]) -> (Child, u16) {
+/// Starts a server; it ends when what is returned is dropped.
+async fn start_http(arguments: &[String]) -> (Child, u16) {
     let mut child = Command::new("python3")
         .arg(program("fake_http.py"))
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
+        .kill_on_drop(true)
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let first = lines.next().unwrap().unwrap();
+    let first = lines.next_line().await.unwrap().unwrap();
     let port = first.strip_prefix("PORT ").unwrap().parse().unwrap();
     // The other line, and whatever comes, must not block it.
-    std::thread::spawn(move || lines.for_each(drop));
+    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     (child, port)
 }
 
@@ -309,6 +306,12 @@ pub(crate) fn text(outcome: &InvokeOutcome) -> String {
         .as_str()
         .unwrap_or_default()
         .to_owned()
+}
+
+/// Runs the same for several things at once: most of the time is waiting.
+pub(crate) async fn for_each<T>(things: impl IntoIterator<Item = T>, run: impl AsyncFn(T)) {
+    let running = things.into_iter().map(|thing| run(thing));
+    futures::future::join_all(running).await;
 }
 
 /// Waits for a condition.
