@@ -150,6 +150,8 @@ class Connection:
         try:
             if reset:
                 self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                # The reset goes out when nobody reads from it any more; this wakes a reader and sends nothing.
+                self.sock.shutdown(socket.SHUT_RD)
             else:
                 # Wakes up whoever reads from it; a bare close would not.
                 self.sock.shutdown(socket.SHUT_RDWR)

@@ -188,8 +188,8 @@ fn requests_of_an_upstream_are_refused() {
 #[test]
 fn large_results_are_cut() {
     isolated(|| async {
-        let stage = Stage::set().await;
         for transport in Transport::ALL {
+            let stage = Stage::set().await;
             for settings in [
                 ["--mode", "odd_result", "--variant", "big_text", "--bytes", "100000000"],
                 ["--mode", "odd_result", "--variant", "many_items", "--count", "1000000"],
@@ -201,8 +201,8 @@ fn large_results_are_cut() {
                 assert!(error.message().contains("16"), "names the limit: {error}");
                 attack.end(1).await;
             }
+            stage.end().await;
         }
-        stage.end().await;
     });
 }
 
