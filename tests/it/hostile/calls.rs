@@ -19,11 +19,18 @@ fn a_late_answer_is_discarded() {
             attack.turn("mode=late_answer&seconds=1.3&times=2").await;
             stage.both_fail(&attack, "echo", SHORT, ErrorKind::Timeout).await;
             // The late answers arrive while these are under way.
-            let sleep = attack.send(&stage.rig.ada, attack.server.request("sleep", json!({ "seconds": 0.5 })), TIME);
+            let sleep = attack.send(
+                &stage.rig.ada,
+                attack.server.request("sleep", json!({ "seconds": 0.5 })),
+                TIME,
+            );
             let echo = stage.both(&attack, "echo", TIME);
             let (sleep, [ada, ben]) = tokio::join!(sleep, echo);
             assert!(text(&sleep.unwrap()).starts_with("slept"), "{transport:?}");
-            assert_eq!((text(&ada.unwrap()), text(&ben.unwrap())), ("canary-of-ada".into(), "canary-of-ben".into()));
+            assert_eq!(
+                (text(&ada.unwrap()), text(&ben.unwrap())),
+                ("canary-of-ada".into(), "canary-of-ben".into())
+            );
             attack.end(6).await;
         }
         stage.end().await;
@@ -40,8 +47,17 @@ fn silence_ends_at_the_deadline() {
             stage.both_fail(&attack, "echo", SHORT, ErrorKind::Timeout).await;
             // The upstream is told with its own id.
             attack.upstream.records().wait_for("cancels", 2).await;
-            let live = attack.upstream.records().lines("cancels").iter().all(|line| line[2] == "live");
-            assert!(live, "{transport:?}: {}", attack.upstream.records().text("cancels"));
+            let live = attack
+                .upstream
+                .records()
+                .lines("cancels")
+                .iter()
+                .all(|line| line[2] == "live");
+            assert!(
+                live,
+                "{transport:?}: {}",
+                attack.upstream.records().text("cancels")
+            );
             attack.end(2).await;
         }
         stage.end().await;
@@ -55,7 +71,9 @@ fn an_upstream_that_ignores_cancellation_keeps_no_place() {
         let stage = Stage::set_with(|config| config.gateway.concurrency = 4).await;
         for transport in [Transport::Stdio, Transport::Http] {
             let attack = stage.admit_shared(transport, &["--times", "100"]).await;
-            attack.turn("mode=ignore_cancel&times=100&seconds=3&variant=answer").await;
+            attack
+                .turn("mode=ignore_cancel&times=100&seconds=3&variant=answer")
+                .await;
             let records = attack.upstream.records();
             for round in 0..25 {
                 let calls: Vec<_> = (0..4)
@@ -78,8 +96,17 @@ fn an_upstream_that_ignores_cancellation_keeps_no_place() {
                 answer.ok().filter(|outcome| text(outcome) == "next")
             })
             .await;
-            assert!(started.elapsed() < 3 * SECOND, "{transport:?}: {:?}", started.elapsed());
-            let view = stage.rig.caliber.server(&stage.rig.admin, &attack.server.id).await.unwrap();
+            assert!(
+                started.elapsed() < 3 * SECOND,
+                "{transport:?}: {:?}",
+                started.elapsed()
+            );
+            let view = stage
+                .rig
+                .caliber
+                .server(&stage.rig.admin, &attack.server.id)
+                .await
+                .unwrap();
             assert_eq!(view.health.calls, 0, "{transport:?}");
             let executions = records.count("executions");
             attack.end(executions).await;
@@ -95,14 +122,34 @@ fn progress_extends_nothing() {
         let stage = Stage::set().await;
         for transport in Transport::ALL {
             let attack = stage.admit_shared(transport, &["--answer", "sse"]).await;
-            attack.turn("mode=progress_storm&variant=forever&answer=sse").await;
+            attack
+                .turn("mode=progress_storm&variant=forever&answer=sse")
+                .await;
             stage.both_fail(&attack, "echo", SHORT, ErrorKind::Timeout).await;
-            let variants = ["wrong_token", "decreasing", "same", "bad_types", "after_answer", "flood"];
+            let variants = [
+                "wrong_token",
+                "decreasing",
+                "same",
+                "bad_types",
+                "after_answer",
+                "flood",
+            ];
             for variant in variants {
-                attack.turn(&format!("mode=progress_storm&variant={variant}&answer=sse")).await;
-                for (answer, own) in stage.both(&attack, "echo", TIME).await.into_iter().zip(["ada", "ben"]) {
+                attack
+                    .turn(&format!("mode=progress_storm&variant={variant}&answer=sse"))
+                    .await;
+                for (answer, own) in stage
+                    .both(&attack, "echo", TIME)
+                    .await
+                    .into_iter()
+                    .zip(["ada", "ben"])
+                {
                     let outcome = answer.unwrap_or_else(|error| panic!("{transport:?} {variant}: {error:?}"));
-                    assert_eq!(text(&outcome), format!("canary-of-{own}"), "{transport:?} {variant}");
+                    assert_eq!(
+                        text(&outcome),
+                        format!("canary-of-{own}"),
+                        "{transport:?} {variant}"
+                    );
                 }
             }
             attack.end(3 + 2 * variants.len()).await;
@@ -118,7 +165,14 @@ fn a_lost_answer_is_never_fetched_by_calling_again() {
         let stage = Stage::set().await;
         for transport in Transport::ALL {
             for variant in [
-                "drop", "reset", "status", "forget_session", "half_answer", "empty_stream", "empty_body", "exit",
+                "drop",
+                "reset",
+                "status",
+                "forget_session",
+                "half_answer",
+                "empty_stream",
+                "empty_body",
+                "exit",
             ] {
                 if (transport == Transport::Stdio && !matches!(variant, "half_answer" | "exit"))
                     || (transport != Transport::Stdio && variant == "exit")
@@ -126,7 +180,9 @@ fn a_lost_answer_is_never_fetched_by_calling_again() {
                     // Over stdio every other variant is an exit; a fake HTTP server does not come back.
                     continue;
                 }
-                let attack = stage.admit(transport, &["--mode", "execute_then", "--variant", variant]).await;
+                let attack = stage
+                    .admit(transport, &["--mode", "execute_then", "--variant", variant])
+                    .await;
                 for tool in ["echo", "count"] {
                     let answer = stage.call(&attack, tool, json!({ "value": 1 })).await;
                     let error = answer.expect_err(variant);
@@ -141,7 +197,11 @@ fn a_lost_answer_is_never_fetched_by_calling_again() {
                 }
                 let after = attack.upstream.records().count("executions");
                 tokio::time::sleep(Duration::from_millis(300)).await;
-                assert_eq!(attack.upstream.records().count("executions"), after, "{transport:?} {variant}");
+                assert_eq!(
+                    attack.upstream.records().count("executions"),
+                    after,
+                    "{transport:?} {variant}"
+                );
                 attack.end(2).await;
             }
         }
@@ -158,7 +218,10 @@ fn requests_of_an_upstream_are_refused() {
             let attack = stage.admit_shared(transport, &["--answer", "sse"]).await;
             let records = attack.upstream.records();
             attack.turn("mode=server_requests&variant=all&answer=sse").await;
-            let outcome = stage.call(&attack, "echo", json!({ "value": "own" })).await.unwrap();
+            let outcome = stage
+                .call(&attack, "echo", json!({ "value": "own" }))
+                .await
+                .unwrap();
             assert_eq!(text(&outcome), "own", "{transport:?}");
             records.wait_for("client_responses", 7).await;
             let replies = records.text("client_responses");
@@ -167,17 +230,42 @@ fn requests_of_an_upstream_are_refused() {
             assert!(!replies.contains("back at you"), "{replies}");
 
             for variant in ["live_id", "null_id", "odd_notifications", "flood"] {
-                attack.turn(&format!("mode=server_requests&variant={variant}&answer=sse&count=5000")).await;
-                for (answer, own) in stage.both(&attack, "echo", TIME).await.into_iter().zip(["ada", "ben"]) {
+                attack
+                    .turn(&format!(
+                        "mode=server_requests&variant={variant}&answer=sse&count=5000"
+                    ))
+                    .await;
+                for (answer, own) in stage
+                    .both(&attack, "echo", TIME)
+                    .await
+                    .into_iter()
+                    .zip(["ada", "ben"])
+                {
                     let shown = shown(&answer);
                     let outcome = answer.unwrap_or_else(|error| panic!("{transport:?} {variant}: {error:?}"));
-                    assert_eq!(text(&outcome), format!("canary-of-{own}"), "{transport:?} {variant}: {shown}");
+                    assert_eq!(
+                        text(&outcome),
+                        format!("canary-of-{own}"),
+                        "{transport:?} {variant}: {shown}"
+                    );
                 }
             }
-            let view = stage.rig.caliber.server(&stage.rig.admin, &attack.server.id).await.unwrap();
-            assert!(view.health.dropped_messages > 0, "the operator sees that there were some");
+            let view = stage
+                .rig
+                .caliber
+                .server(&stage.rig.admin, &attack.server.id)
+                .await
+                .unwrap();
+            assert!(
+                view.health.dropped_messages > 0,
+                "the operator sees that there were some"
+            );
             let initialize = records.text("requests");
-            assert!(initialize.contains(r#""capabilities":{}"#), "nothing is offered:\n{}", &initialize[..400]);
+            assert!(
+                initialize.contains(r#""capabilities":{}"#),
+                "nothing is offered:\n{}",
+                &initialize[..400]
+            );
             attack.end(10).await;
         }
         stage.end().await;
@@ -191,13 +279,41 @@ fn large_results_are_cut() {
         for transport in Transport::ALL {
             let stage = Stage::set().await;
             for settings in [
-                ["--mode", "odd_result", "--variant", "big_text", "--bytes", "100000000"],
-                ["--mode", "odd_result", "--variant", "many_items", "--count", "1000000"],
-                ["--mode", "odd_result", "--variant", "many_keys", "--count", "2000000"],
+                [
+                    "--mode",
+                    "odd_result",
+                    "--variant",
+                    "big_text",
+                    "--bytes",
+                    "100000000",
+                ],
+                [
+                    "--mode",
+                    "odd_result",
+                    "--variant",
+                    "many_items",
+                    "--count",
+                    "1000000",
+                ],
+                [
+                    "--mode",
+                    "odd_result",
+                    "--variant",
+                    "many_keys",
+                    "--count",
+                    "2000000",
+                ],
             ] {
                 let attack = stage.admit(transport, &settings).await;
-                let error = stage.call(&attack, "echo", json!({ "value": 1 })).await.unwrap_err();
-                assert_eq!(error.reason(), Some(ReasonCode::ResultTooLarge), "{transport:?} {settings:?}: {error:?}");
+                let error = stage
+                    .call(&attack, "echo", json!({ "value": 1 }))
+                    .await
+                    .unwrap_err();
+                assert_eq!(
+                    error.reason(),
+                    Some(ReasonCode::ResultTooLarge),
+                    "{transport:?} {settings:?}: {error:?}"
+                );
                 assert!(error.message().contains("16"), "names the limit: {error}");
                 attack.end(1).await;
             }
@@ -216,7 +332,10 @@ fn odd_results_are_judged_and_not_followed() {
             ("file_link", r#""uri":"file:///etc/passwd""#),
             ("http_link", r#""type":"resource_link""#),
             ("script_link", "javascript:alert(1)"),
-            ("unknown_type", r#"{"type":"example_hologram","layers":[1,2,{"deep":9007199254740993}]}"#),
+            (
+                "unknown_type",
+                r#"{"type":"example_hologram","layers":[1,2,{"deep":9007199254740993}]}"#,
+            ),
             ("unknown_fields", r#""unknownInBlock":{"x":1e400}"#),
             ("empty_content", r#""content":[]"#),
             ("all_types", r#""data":"iVBORw0KGgo=""#),
@@ -235,7 +354,11 @@ fn odd_results_are_judged_and_not_followed() {
                 assert_eq!(error.kind(), ErrorKind::Upstream, "{variant}: {error:?}");
             }
         }
-        assert_eq!(attack.upstream.records().text("sentinel"), "", "a link was followed");
+        assert_eq!(
+            attack.upstream.records().text("sentinel"),
+            "",
+            "a link was followed"
+        );
         attack.end(1 + 2 * 10).await;
         stage.end().await;
     });

@@ -17,29 +17,55 @@ fn a_result_says_one_thing() {
         for transport in [Transport::Stdio, Transport::Http] {
             let attack = stage.admit_shared(transport, &[]).await;
             let mut executions = 1;
-            for variant in ["structured", "result_key", "is_error", "escaped_key", "content_block", "meta"] {
-                attack.turn(&format!("mode=duplicate_keys&variant={variant}")).await;
+            for variant in [
+                "structured",
+                "result_key",
+                "is_error",
+                "escaped_key",
+                "content_block",
+                "meta",
+            ] {
+                attack
+                    .turn(&format!("mode=duplicate_keys&variant={variant}"))
+                    .await;
                 for answer in stage.both(&attack, "echo", TIME).await {
                     let error = answer.expect_err(variant);
-                    assert_eq!(error.reason(), Some(ReasonCode::ProtocolViolation), "{variant}: {error:?}");
+                    assert_eq!(
+                        error.reason(),
+                        Some(ReasonCode::ProtocolViolation),
+                        "{variant}: {error:?}"
+                    );
                 }
                 executions += 2;
             }
             for variant in ["envelope_id", "envelope_result"] {
-                attack.turn(&format!("mode=duplicate_keys&variant={variant}")).await;
+                attack
+                    .turn(&format!("mode=duplicate_keys&variant={variant}"))
+                    .await;
                 for answer in stage.both(&attack, "echo", SHORT).await {
                     let error = answer.expect_err(variant);
-                    assert!(matches!(error.kind(), ErrorKind::Upstream | ErrorKind::Timeout), "{variant}: {error:?}");
+                    assert!(
+                        matches!(error.kind(), ErrorKind::Upstream | ErrorKind::Timeout),
+                        "{variant}: {error:?}"
+                    );
                 }
                 executions += 2;
             }
             for (variant, kept) in [
-                ("structured_case", r#""structuredContent":{"value":"exact","Value":"look-alike"}"#),
-                ("result_case", r#""Content":[{"type":"text","text":"look-alike"}],"IsError":true"#),
+                (
+                    "structured_case",
+                    r#""structuredContent":{"value":"exact","Value":"look-alike"}"#,
+                ),
+                (
+                    "result_case",
+                    r#""Content":[{"type":"text","text":"look-alike"}],"IsError":true"#,
+                ),
                 ("look_alike", r#""ſtructuredContent":{"value":1}"#),
                 ("envelope_case", "canary-of-"),
             ] {
-                attack.turn(&format!("mode=duplicate_keys&variant={variant}")).await;
+                attack
+                    .turn(&format!("mode=duplicate_keys&variant={variant}"))
+                    .await;
                 for answer in stage.both(&attack, "echo", TIME).await {
                     let outcome = answer.unwrap_or_else(|error| panic!("{transport:?} {variant}: {error:?}"));
                     assert!(!outcome.answer.is_error, "{variant}: the exact key decides");
@@ -75,7 +101,12 @@ fn a_call_says_one_thing() {
             r#"{"tool_name":"echo","arguments":{},"arguments":{"value":1}}"#,
         ] {
             let reply = caller.send_text("POST", &path, Some(body.to_owned())).await;
-            assert!(matches!(reply.status, 400 | 422), "{body}: {} {}", reply.status, reply.text);
+            assert!(
+                matches!(reply.status, 400 | 422),
+                "{body}: {} {}",
+                reply.status,
+                reply.text
+            );
         }
         let twice = JsonText::parse(r#"{"value":1,"value":2}"#, JsonLimits::ARGUMENTS).unwrap_err();
         assert_eq!(twice.kind(), ErrorKind::Invalid, "{twice:?}");
@@ -85,7 +116,10 @@ fn a_call_says_one_thing() {
         let request = attack.server.raw_request("echo", arguments);
         attack.send(&rig.ada, request, TIME).await.unwrap();
         let requests = attack.upstream.records().text("requests");
-        assert!(requests.contains(arguments), "what was judged is what was sent:\n{requests}");
+        assert!(
+            requests.contains(arguments),
+            "what was judged is what was sent:\n{requests}"
+        );
         drop((api, caller));
         attack.end(1).await;
         stage.end().await;
@@ -97,11 +131,20 @@ fn a_call_says_one_thing() {
 fn a_descriptor_says_one_thing() {
     isolated(|| async {
         let stage = Stage::set().await;
-        for (variant, offered) in [("name", false), ("input_schema", false), ("name_case", true), ("look_alike", true)] {
+        for (variant, offered) in [
+            ("name", false),
+            ("input_schema", false),
+            ("name_case", true),
+            ("look_alike", true),
+        ] {
             let settings = ["--mode", "duplicate_descriptor_keys", "--variant", variant];
             let attack = stage.admit(Transport::Http, &settings).await;
             let names = attack.server.tool_names().await;
-            assert_eq!(names.contains(&"harmless".to_owned()), offered, "{variant}: {names:?}");
+            assert_eq!(
+                names.contains(&"harmless".to_owned()),
+                offered,
+                "{variant}: {names:?}"
+            );
             assert!(!names.contains(&"harmful".to_owned()), "{variant}: {names:?}");
             assert_eq!(attack.withheld().await.len(), usize::from(!offered), "{variant}");
             for answer in stage.both(&attack, "echo", TIME).await {
@@ -121,9 +164,17 @@ fn deep_results_are_refused() {
         for transport in [Transport::Stdio, Transport::Http] {
             let attack = stage.admit_shared(transport, &[]).await;
             let mut executions = 1;
-            for variant in ["structured", "structured_objects", "meta", "result_top", "content_block"] {
+            for variant in [
+                "structured",
+                "structured_objects",
+                "meta",
+                "result_top",
+                "content_block",
+            ] {
                 for depth in [50, 127, 128, 129, 10_000, 1_000_000] {
-                    attack.turn(&format!("mode=deep&variant={variant}&depth={depth}")).await;
+                    attack
+                        .turn(&format!("mode=deep&variant={variant}&depth={depth}"))
+                        .await;
                     let answer = stage.call(&attack, "echo", json!({ "value": 1 })).await;
                     executions += 1;
                     if depth == 50 {
@@ -133,13 +184,16 @@ fn deep_results_are_refused() {
                     let error = answer.expect_err("deeper than 64 levels");
                     let names_limit = error.message().contains("64");
                     assert!(
-                        error.kind() == ErrorKind::TooLarge && names_limit || error.kind() == ErrorKind::Upstream,
+                        error.kind() == ErrorKind::TooLarge && names_limit
+                            || error.kind() == ErrorKind::Upstream,
                         "{transport:?} {variant} {depth}: {error:?}"
                     );
                 }
             }
             for variant in ["envelope", "error_data", "bare", "unclosed"] {
-                attack.turn(&format!("mode=deep&variant={variant}&depth=1000000")).await;
+                attack
+                    .turn(&format!("mode=deep&variant={variant}&depth=1000000"))
+                    .await;
                 for answer in stage.both(&attack, "echo", SHORT).await {
                     match answer {
                         // What an envelope holds beside the result is passed over, and not passed on.
@@ -149,7 +203,10 @@ fn deep_results_are_refused() {
                             outcome.answer
                         ),
                         Err(error) => assert!(
-                            matches!(error.kind(), ErrorKind::TooLarge | ErrorKind::Upstream | ErrorKind::Timeout),
+                            matches!(
+                                error.kind(),
+                                ErrorKind::TooLarge | ErrorKind::Upstream | ErrorKind::Timeout
+                            ),
                             "{transport:?} {variant}: {error:?}"
                         ),
                     }
@@ -182,28 +239,50 @@ fn deep_calls_and_lists_are_refused() {
                 continue;
             }
             let error = parsed.unwrap_err();
-            assert!(matches!(error.kind(), ErrorKind::TooLarge | ErrorKind::Invalid), "{depth}: {error:?}");
+            assert!(
+                matches!(error.kind(), ErrorKind::TooLarge | ErrorKind::Invalid),
+                "{depth}: {error:?}"
+            );
             let body = format!(r#"{{"tool_name":"echo","arguments":{arguments}}}"#);
             let reply = api.send_text("POST", &path, Some(body)).await;
-            assert!((400..500).contains(&reply.status), "{depth}: {} {}", reply.status, reply.text);
+            assert!(
+                (400..500).contains(&reply.status),
+                "{depth}: {} {}",
+                reply.status,
+                reply.text
+            );
         }
         drop(api);
         attack.end(1).await;
 
         for depth in ["128", "1000000"] {
-            let attack = stage.register(Transport::Stdio, &["--mode", "deep", "--when", "list", "--depth", depth]).await;
+            let attack = stage
+                .register(
+                    Transport::Stdio,
+                    &["--mode", "deep", "--when", "list", "--depth", depth],
+                )
+                .await;
             match attack.server.discover().await {
                 // What a page holds beside its tools is passed over, and not passed on.
                 Ok(found) => assert_eq!(found.inventory.tool_count, 0),
                 Err(error) => {
-                    assert!(matches!(error.kind(), ErrorKind::Upstream | ErrorKind::TooLarge), "{error:?}");
+                    assert!(
+                        matches!(error.kind(), ErrorKind::Upstream | ErrorKind::TooLarge),
+                        "{error:?}"
+                    );
                     attack.note_error(&error);
                 }
             }
             attack.end(0).await;
         }
-        let attack = stage.admit(Transport::Stdio, &["--mode", "one_broken", "--variant", "deep"]).await;
-        assert_eq!(attack.server.tool_names().await.len(), 9, "one descriptor is too deep");
+        let attack = stage
+            .admit(Transport::Stdio, &["--mode", "one_broken", "--variant", "deep"])
+            .await;
+        assert_eq!(
+            attack.server.tool_names().await.len(),
+            9,
+            "one descriptor is too deep"
+        );
         assert_eq!(attack.withheld().await.len(), 1);
         attack.end(0).await;
         stage.end().await;
@@ -216,8 +295,17 @@ fn numbers_are_never_rounded() {
     isolated(|| async {
         let stage = Stage::set().await;
         let numbers = [
-            "9007199254740993", "9223372036854775807", "-9223372036854775808", "18446744073709551616", "-0", "-0.0",
-            "0.1000000000000000000000000000000000000001", "1E+2", "1.0", "123456789012345678901234567890", "1e400",
+            "9007199254740993",
+            "9223372036854775807",
+            "-9223372036854775808",
+            "18446744073709551616",
+            "-0",
+            "-0.0",
+            "0.1000000000000000000000000000000000000001",
+            "1E+2",
+            "1.0",
+            "123456789012345678901234567890",
+            "1e400",
         ];
         for transport in Transport::ALL {
             let attack = stage.admit_shared(transport, &[]).await;
@@ -231,7 +319,10 @@ fn numbers_are_never_rounded() {
                         let back = format!(r#""structuredContent":{{"value":{{"id":{number}}}}}"#);
                         assert!(result.contains(&back), "{transport:?} {number}: {result}");
                         let requests = attack.upstream.records().text("requests");
-                        assert!(requests.contains(&arguments), "{transport:?} {number} went out otherwise");
+                        assert!(
+                            requests.contains(&arguments),
+                            "{transport:?} {number} went out otherwise"
+                        );
                         executions += 1;
                     }
                     // 1e400 is no value that a schema can be asked about.
@@ -254,7 +345,9 @@ fn numbers_are_never_rounded() {
                 }
                 executions += 2;
             }
-            attack.turn("mode=numbers&variant=long_integer&bytes=1000000").await;
+            attack
+                .turn("mode=numbers&variant=long_integer&bytes=1000000")
+                .await;
             match stage.call(&attack, "big", json!({ "bytes": 1 })).await {
                 Ok(outcome) => assert!(outcome.answer.result.as_str().contains(&"7".repeat(999_999))),
                 Err(error) => assert_eq!(error.kind(), ErrorKind::Upstream, "{error:?}"),
@@ -262,7 +355,10 @@ fn numbers_are_never_rounded() {
             attack.turn("mode=numbers&variant=not_numbers").await;
             for answer in stage.both(&attack, "big", SHORT).await {
                 let error = answer.expect_err("that is no JSON");
-                assert!(matches!(error.kind(), ErrorKind::Upstream | ErrorKind::Timeout), "{error:?}");
+                assert!(
+                    matches!(error.kind(), ErrorKind::Upstream | ErrorKind::Timeout),
+                    "{error:?}"
+                );
             }
             attack.end(executions + 3).await;
         }
@@ -272,19 +368,54 @@ fn numbers_are_never_rounded() {
 
 /// Answers whose id can be read, and which are answers in nothing else.
 const ADDRESSED: [&str; 12] = [
-    "jsonrpc_1_0", "jsonrpc_number", "error_string", "error_empty", "error_code_string", "error_code_float",
-    "error_code_huge", "error_no_code", "error_no_message", "error_message_object", "error_and_result", "neither",
+    "jsonrpc_1_0",
+    "jsonrpc_number",
+    "error_string",
+    "error_empty",
+    "error_code_string",
+    "error_code_float",
+    "error_code_huge",
+    "error_no_code",
+    "error_no_message",
+    "error_message_object",
+    "error_and_result",
+    "neither",
 ];
 /// Results that are none, in a right envelope.
 const NO_RESULT: [&str; 13] = [
-    "result_string", "result_array", "result_number", "result_empty", "content_missing", "content_null",
-    "content_string", "content_object", "content_item_string", "content_item_null", "content_item_no_type",
-    "is_error_string", "lone_surrogate",
+    "result_string",
+    "result_array",
+    "result_number",
+    "result_empty",
+    "content_missing",
+    "content_null",
+    "content_string",
+    "content_object",
+    "content_item_string",
+    "content_item_null",
+    "content_item_no_type",
+    "is_error_string",
+    "lone_surrogate",
 ];
 /// What cannot be told to be an answer to anything.
 const NO_ANSWER: [&str; 17] = [
-    "answer_with_method",     "no_jsonrpc", "no_id", "id_null", "id_object", "id_array", "id_float", "id_true", "array_batch", "empty_batch",
-    "empty_object", "bare_string", "bare_null", "truncated", "not_json", "single_quotes", "invalid_utf8",
+    "answer_with_method",
+    "no_jsonrpc",
+    "no_id",
+    "id_null",
+    "id_object",
+    "id_array",
+    "id_float",
+    "id_true",
+    "array_batch",
+    "empty_batch",
+    "empty_object",
+    "bare_string",
+    "bare_null",
+    "truncated",
+    "not_json",
+    "single_quotes",
+    "invalid_utf8",
 ];
 
 /// J4: a malformed answer is an error of its call at once, wherever it can be told whose it is; the session goes on.
@@ -301,12 +432,17 @@ fn malformed_answers_are_errors_of_their_call() {
                     match answer {
                         // Half a pair of surrogates is JSON; it may pass as it is.
                         Ok(outcome) => assert!(
-                            *variant == "lone_surrogate" && outcome.answer.result.as_str().contains(r"\ud800"),
+                            *variant == "lone_surrogate"
+                                && outcome.answer.result.as_str().contains(r"\ud800"),
                             "{transport:?} {variant} was taken: {}",
                             outcome.answer.result.as_str()
                         ),
                         Err(error) => {
-                            assert_eq!(error.kind(), ErrorKind::Upstream, "{transport:?} {variant}: {error:?}");
+                            assert_eq!(
+                                error.kind(),
+                                ErrorKind::Upstream,
+                                "{transport:?} {variant}: {error:?}"
+                            );
                         }
                     }
                 }
@@ -317,7 +453,11 @@ fn malformed_answers_are_errors_of_their_call() {
             for answer in stage.both(&attack, "echo", TIME).await {
                 assert!(text(&answer.unwrap()).starts_with("canary-of-"));
             }
-            assert_eq!(attack.upstream.records().count("initializes"), initializes, "the session goes on");
+            assert_eq!(
+                attack.upstream.records().count("initializes"),
+                initializes,
+                "the session goes on"
+            );
             attack.end(executions + 2).await;
         }
         stage.end().await;
@@ -335,15 +475,21 @@ fn what_answers_nothing_is_dropped() {
             for variant in NO_ANSWER {
                 attack.turn(&format!("mode=bad_answer&variant={variant}")).await;
                 for answer in stage.both(&attack, "echo", SHORT / 2).await {
-                    let error = answer.err().unwrap_or_else(|| panic!("{transport:?} {variant} was taken"));
+                    let error = answer
+                        .err()
+                        .unwrap_or_else(|| panic!("{transport:?} {variant} was taken"));
                     assert!(
-                        matches!(error.kind(), ErrorKind::Upstream | ErrorKind::Timeout | ErrorKind::OutcomeUnknown),
+                        matches!(
+                            error.kind(),
+                            ErrorKind::Upstream | ErrorKind::Timeout | ErrorKind::OutcomeUnknown
+                        ),
                         "{transport:?} {variant}: {error:?}"
                     );
                 }
                 attack.turn("mode=healthy").await;
                 let outcome = stage.call(&attack, "echo", json!({ "value": variant })).await;
-                let outcome = outcome.unwrap_or_else(|error| panic!("{transport:?} after {variant}: {error:?}"));
+                let outcome =
+                    outcome.unwrap_or_else(|error| panic!("{transport:?} after {variant}: {error:?}"));
                 assert_eq!(text(&outcome), variant, "{transport:?}");
                 executions += 3;
             }
@@ -360,10 +506,19 @@ fn malformed_handshakes_and_lists_are_errors() {
         let stage = Stage::set_with(|config| config.settings.discovery_timeout = 2 * SECOND).await;
         for transport in [Transport::Stdio, Transport::Http] {
             for variant in [
-                "version_unknown", "version_number", "version_null", "no_version", "capabilities_array", "result_string",
-                "empty", "huge_instructions", "error",
+                "version_unknown",
+                "version_number",
+                "version_null",
+                "no_version",
+                "capabilities_array",
+                "result_string",
+                "empty",
+                "huge_instructions",
+                "error",
             ] {
-                let attack = stage.register(transport, &["--mode", "bad_initialize", "--variant", variant]).await;
+                let attack = stage
+                    .register(transport, &["--mode", "bad_initialize", "--variant", variant])
+                    .await;
                 let error = attack.server.discover().await.expect_err(variant);
                 assert!(
                     matches!(error.kind(), ErrorKind::Upstream | ErrorKind::TooLarge),
@@ -371,7 +526,13 @@ fn malformed_handshakes_and_lists_are_errors() {
                 );
                 attack.end(0).await;
             }
-            for variant in ["result_string", "result_array", "error_string", "truncated", "not_json"] {
+            for variant in [
+                "result_string",
+                "result_array",
+                "error_string",
+                "truncated",
+                "not_json",
+            ] {
                 let settings = ["--mode", "bad_answer", "--variant", variant, "--when", "list"];
                 let attack = stage.register(transport, &settings).await;
                 let error = attack.server.discover().await.expect_err(variant);
@@ -402,22 +563,53 @@ fn answers_under_odd_ids_reach_nobody_else() {
                 _ => attack.turn(query).await,
             };
             let mut executions = 2;
-            for variant in ["wrong_first", "unknown", "twice", "string", "reversed", "only_wrong", "float", "null"] {
-                turn(&format!("mode=answer_ids&variant={variant}&answer=sse&seconds=0.3")).await;
+            for variant in [
+                "wrong_first",
+                "unknown",
+                "twice",
+                "string",
+                "reversed",
+                "only_wrong",
+                "float",
+                "null",
+            ] {
+                turn(&format!(
+                    "mode=answer_ids&variant={variant}&answer=sse&seconds=0.3"
+                ))
+                .await;
                 let answered = !matches!(variant, "only_wrong" | "float" | "null");
-                for (answer, own) in stage.both(&attack, "echo", SHORT).await.into_iter().zip(["ada", "ben"]) {
+                for (answer, own) in stage
+                    .both(&attack, "echo", SHORT)
+                    .await
+                    .into_iter()
+                    .zip(["ada", "ben"])
+                {
                     let shown = shown(&answer);
                     match answer {
                         Ok(outcome) if answered => {
-                            assert_eq!(text(&outcome), format!("canary-of-{own}"), "{transport:?} {variant}");
+                            assert_eq!(
+                                text(&outcome),
+                                format!("canary-of-{own}"),
+                                "{transport:?} {variant}"
+                            );
                         }
                         answer => assert!(!answered && answer.is_err(), "{transport:?} {variant}: {shown}"),
                     }
                 }
                 turn("mode=healthy").await;
-                for (answer, own) in stage.both(&attack, "echo", TIME).await.into_iter().zip(["ada", "ben"]) {
-                    let outcome = answer.unwrap_or_else(|error| panic!("{transport:?} after {variant}: {error:?}"));
-                    assert_eq!(text(&outcome), format!("canary-of-{own}"), "{transport:?} after {variant}");
+                for (answer, own) in stage
+                    .both(&attack, "echo", TIME)
+                    .await
+                    .into_iter()
+                    .zip(["ada", "ben"])
+                {
+                    let outcome =
+                        answer.unwrap_or_else(|error| panic!("{transport:?} after {variant}: {error:?}"));
+                    assert_eq!(
+                        text(&outcome),
+                        format!("canary-of-{own}"),
+                        "{transport:?} after {variant}"
+                    );
                 }
                 executions += 4;
             }
@@ -437,7 +629,10 @@ fn a_thousand_rounds_of_two_callers_never_cross() {
         for _ in 0..ROUNDS / 20 {
             let rounds = (0..20).map(|_| stage.both(&attack, "echo", TIME));
             for [ada, ben] in futures_of(rounds).await {
-                assert_eq!((text(&ada.unwrap()), text(&ben.unwrap())), ("canary-of-ada".into(), "canary-of-ben".into()));
+                assert_eq!(
+                    (text(&ada.unwrap()), text(&ben.unwrap())),
+                    ("canary-of-ada".into(), "canary-of-ben".into())
+                );
             }
         }
         eventually("everything was sent", || {

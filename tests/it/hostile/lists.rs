@@ -14,16 +14,23 @@ use caliber::core::server::{Auth, Endpoint};
 use serde_json::json;
 
 use super::stage::{Attack, Stage, TIME};
-use crate::support::{
-    Rig, SECOND, Server, Transport, Upstream, eventually, isolated, policy_for, text,
-};
+use crate::support::{Rig, SECOND, Server, Transport, Upstream, eventually, isolated, policy_for, text};
 
 /// The discovery of a list that is no list: an error of this kind, and the operator reads it at the server.
 async fn refused(stage: &Stage, attack: &Attack, expected: ErrorKind) {
-    let error = attack.server.discover().await.expect_err("the list cannot be taken");
+    let error = attack
+        .server
+        .discover()
+        .await
+        .expect_err("the list cannot be taken");
     assert_eq!(error.kind(), expected, "{error:?}");
     attack.note_error(&error);
-    let view = stage.rig.caliber.server(&stage.rig.admin, &attack.server.id).await.unwrap();
+    let view = stage
+        .rig
+        .caliber
+        .server(&stage.rig.admin, &attack.server.id)
+        .await
+        .unwrap();
     assert!(view.record.connection_error.is_some(), "the operator sees it");
 }
 
@@ -36,26 +43,56 @@ fn long_lists_are_refused_as_a_whole() {
             vec!["--mode", "many_tools", "--count", "10000"],
             vec!["--mode", "many_tools", "--count", "10000", "--pages", "10"],
             vec!["--mode", "big_description", "--bytes", "50000000"],
-            vec!["--mode", "big_description", "--bytes", "50000000", "--variant", "name"],
+            vec![
+                "--mode",
+                "big_description",
+                "--bytes",
+                "50000000",
+                "--variant",
+                "name",
+            ],
         ] {
             let attack = stage.register(Transport::Http, &settings).await;
             refused(&stage, &attack, ErrorKind::TooLarge).await;
-            assert!(attack.server.tools().await.is_empty(), "{settings:?}: half a list is no list");
+            assert!(
+                attack.server.tools().await.is_empty(),
+                "{settings:?}: half a list is no list"
+            );
             attack.end(0).await;
         }
         for variant in ["description", "title", "schema", "name", "annotations", "meta"] {
-            let settings = ["--mode", "big_description", "--bytes", "2000000", "--variant", variant];
+            let settings = [
+                "--mode",
+                "big_description",
+                "--bytes",
+                "2000000",
+                "--variant",
+                variant,
+            ];
             let attack = stage.admit(Transport::Stdio, &settings).await;
             assert_eq!(attack.server.tool_names().await, ["echo"], "{variant}");
             let withheld = attack.withheld().await;
-            assert!(withheld.len() == 1 && withheld[0].0.len() < 1_000, "{variant}: {}", withheld.len());
+            assert!(
+                withheld.len() == 1 && withheld[0].0.len() < 1_000,
+                "{variant}: {}",
+                withheld.len()
+            );
             for answer in stage.both(&attack, "echo", TIME).await {
                 answer.unwrap();
             }
             attack.end(2).await;
         }
-        let attack = stage.admit(Transport::Http, &["--mode", "many_tools", "--count", "1000", "--pages", "10"]).await;
-        assert_eq!(attack.server.tools().await.len(), 1_000, "what is within the limits is listed whole");
+        let attack = stage
+            .admit(
+                Transport::Http,
+                &["--mode", "many_tools", "--count", "1000", "--pages", "10"],
+            )
+            .await;
+        assert_eq!(
+            attack.server.tools().await.len(),
+            1_000,
+            "what is within the limits is listed whole"
+        );
         attack.end(0).await;
         stage.end().await;
     });
@@ -78,18 +115,34 @@ fn cursors_without_end_are_an_error() {
                 ("object", ErrorKind::Upstream),
                 ("error_on_second", ErrorKind::Upstream),
             ] {
-                let attack = stage.register(transport, &["--mode", "cursor", "--variant", variant]).await;
+                let attack = stage
+                    .register(transport, &["--mode", "cursor", "--variant", variant])
+                    .await;
                 let error = attack.server.discover().await.expect_err(variant);
                 assert_eq!(error.kind(), expected, "{transport:?} {variant}: {error:?}");
                 let pages = attack.upstream.records().count("lists");
                 assert!(pages <= 16, "{pages} requests, {transport:?} {variant}");
-                assert!(attack.server.tools().await.is_empty(), "{transport:?} {variant}: half a list is no list");
+                assert!(
+                    attack.server.tools().await.is_empty(),
+                    "{transport:?} {variant}: half a list is no list"
+                );
                 attack.end(0).await;
             }
-            for (variant, count) in [("empty_once", 8), ("null", 4), ("odd_text", 8), ("empty_forever", 4)] {
-                let attack = stage.admit(transport, &["--mode", "cursor", "--variant", variant]).await;
+            for (variant, count) in [
+                ("empty_once", 8),
+                ("null", 4),
+                ("odd_text", 8),
+                ("empty_forever", 4),
+            ] {
+                let attack = stage
+                    .admit(transport, &["--mode", "cursor", "--variant", variant])
+                    .await;
                 let names = attack.server.tool_names().await;
-                assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "{transport:?} {variant}");
+                assert_eq!(
+                    names.iter().collect::<BTreeSet<_>>().len(),
+                    names.len(),
+                    "{transport:?} {variant}"
+                );
                 assert_eq!(names.len(), count, "{transport:?} {variant}: {names:?}");
                 for answer in stage.both(&attack, "echo", TIME).await {
                     answer.unwrap();
@@ -107,25 +160,42 @@ fn changing_pages_are_one_list_or_none() {
     isolated(|| async {
         let stage = Stage::set().await;
         for (variant, tools, withheld) in [
-            ("rename", vec!["echo", "last", "search", "search_renamed", "stable"], 0),
+            (
+                "rename",
+                vec!["echo", "last", "search", "search_renamed", "stable"],
+                0,
+            ),
             ("reorder", vec!["echo", "last", "search", "stable"], 0),
             ("duplicate", vec!["echo", "last", "search", "stable"], 0),
             ("conflict", vec!["echo", "last", "stable"], 1),
             ("across_lists", vec!["echo"], 1),
         ] {
-            let attack = stage.admit(Transport::Http, &["--mode", "changing_pages", "--variant", variant]).await;
+            let attack = stage
+                .admit(
+                    Transport::Http,
+                    &["--mode", "changing_pages", "--variant", variant],
+                )
+                .await;
             let mut names = attack.server.tool_names().await;
             names.sort();
             assert_eq!(names, tools, "{variant}");
             let told = attack.withheld().await;
             assert_eq!(told.len(), withheld, "{variant}: {told:?}");
-            assert!(told.iter().all(|(name, _)| name == "search"), "{variant}: {told:?}");
+            assert!(
+                told.iter().all(|(name, _)| name == "search"),
+                "{variant}: {told:?}"
+            );
             for answer in stage.both(&attack, "echo", TIME).await {
                 answer.unwrap();
             }
             attack.end(2).await;
         }
-        let attack = stage.register(Transport::Http, &["--mode", "changing_pages", "--variant", "shrink"]).await;
+        let attack = stage
+            .register(
+                Transport::Http,
+                &["--mode", "changing_pages", "--variant", "shrink"],
+            )
+            .await;
         refused(&stage, &attack, ErrorKind::Upstream).await;
         attack.end(0).await;
         stage.end().await;
@@ -149,7 +219,12 @@ fn a_storm_of_changes_causes_few_listings() {
             let started = Instant::now();
             let mut calls = 0;
             while started.elapsed() < 2 * SECOND {
-                for (answer, own) in stage.both(&attack, "echo", TIME).await.into_iter().zip(["ada", "ben"]) {
+                for (answer, own) in stage
+                    .both(&attack, "echo", TIME)
+                    .await
+                    .into_iter()
+                    .zip(["ada", "ben"])
+                {
                     let outcome = answer.unwrap_or_else(|error| panic!("{transport:?} {era}: {error:?}"));
                     assert_eq!(text(&outcome), format!("canary-of-{own}"), "{transport:?} {era}");
                 }
@@ -159,7 +234,10 @@ fn a_storm_of_changes_causes_few_listings() {
             // For each of three sessions: its own, a burst of three, and one each two seconds.
             let seconds = usize::try_from(started.elapsed().as_secs()).unwrap();
             let lists = attack.upstream.records().count("lists");
-            assert!(lists <= 3 * (1 + 3 + 1 + seconds / 2), "{lists} listings, {transport:?} {era}");
+            assert!(
+                lists <= 3 * (1 + 3 + 1 + seconds / 2),
+                "{lists} listings, {transport:?} {era}"
+            );
             attack.end(calls).await;
         }
         stage.end().await;
@@ -171,8 +249,14 @@ fn a_storm_of_changes_causes_few_listings() {
 fn a_listing_that_causes_a_change_is_no_loop() {
     isolated(|| async {
         let stage = Stage::set().await;
-        for (transport, era) in [(Transport::Stdio, "legacy"), (Transport::Http, "legacy"), (Transport::Http, "modern")] {
-            let attack = stage.admit(transport, &["--era", era, "--mode", "list_changed_on_list"]).await;
+        for (transport, era) in [
+            (Transport::Stdio, "legacy"),
+            (Transport::Http, "legacy"),
+            (Transport::Http, "modern"),
+        ] {
+            let attack = stage
+                .admit(transport, &["--era", era, "--mode", "list_changed_on_list"])
+                .await;
             let started = Instant::now();
             let mut calls = 0;
             while started.elapsed() < 3 * SECOND {
@@ -184,7 +268,10 @@ fn a_listing_that_causes_a_change_is_no_loop() {
             }
             let seconds = usize::try_from(started.elapsed().as_secs()).unwrap();
             let lists = attack.upstream.records().count("lists");
-            assert!(lists <= 3 * (1 + 3 + 1 + seconds / 2), "{lists} listings, {transport:?} {era}");
+            assert!(
+                lists <= 3 * (1 + 3 + 1 + seconds / 2),
+                "{lists} listings, {transport:?} {era}"
+            );
             attack.end(calls).await;
         }
         stage.end().await;
@@ -198,26 +285,52 @@ fn a_changed_descriptor_closes_the_tool() {
     isolated(|| async {
         let stage = Stage::set().await;
         for variant in [
-            "description", "title", "input_schema", "property_description", "enum", "default", "output_schema",
-            "output_schema_removed", "annotations", "icons", "meta", "unknown_field", "number_spelling",
+            "description",
+            "title",
+            "input_schema",
+            "property_description",
+            "enum",
+            "default",
+            "output_schema",
+            "output_schema_removed",
+            "annotations",
+            "icons",
+            "meta",
+            "unknown_field",
+            "number_spelling",
         ] {
-            let attack = stage.admit(Transport::Http, &["--mode", "rug_pull", "--variant", variant]).await;
+            let attack = stage
+                .admit(Transport::Http, &["--mode", "rug_pull", "--variant", variant])
+                .await;
             let call = async || stage.call(&attack, "target", json!({ "value": "a" })).await;
             let error = call().await.expect_err(variant);
             assert_eq!(error.reason(), Some(ReasonCode::Drifted), "{variant}: {error:?}");
             // The difference is what an admin is shown.
             let (admin, target) = (&stage.rig.admin, "target".parse().unwrap());
             let drift = eventually("the inventory has followed", || async {
-                let drift = stage.rig.caliber.drift(admin, &attack.server.id, &target).await.unwrap();
+                let drift = stage
+                    .rig
+                    .caliber
+                    .drift(admin, &attack.server.id, &target)
+                    .await
+                    .unwrap();
                 (drift.state == ToolState::Drifted && !drift.lines.is_empty()).then_some(drift)
             })
             .await;
-            assert!(drift.lines.iter().any(|line| line.starts_with(['+', '-'])), "{variant}: {:?}", drift.lines);
+            assert!(
+                drift.lines.iter().any(|line| line.starts_with(['+', '-'])),
+                "{variant}: {:?}",
+                drift.lines
+            );
             let error = call().await.expect_err(variant);
             assert_eq!(error.reason(), Some(ReasonCode::Drifted), "{variant}: {error:?}");
             assert_eq!(attack.upstream.records().executions_of("target"), 0, "{variant}");
 
-            attack.server.classify("target", policy_for("target")).await.unwrap();
+            attack
+                .server
+                .classify("target", policy_for("target"))
+                .await
+                .unwrap();
             match call().await {
                 Ok(_) => {}
                 // The admin agreed to what the tool does not keep to.
@@ -230,13 +343,29 @@ fn a_changed_descriptor_closes_the_tool() {
             attack.end(1).await;
         }
         for variant in ["reserialized", "reordered_list"] {
-            let attack = stage.admit(Transport::Http, &["--mode", "rug_pull", "--variant", variant]).await;
-            stage.call(&attack, "target", json!({ "value": "a" })).await.unwrap();
-            assert!(attack.upstream.records().count("lists") >= 2, "it was listed again");
+            let attack = stage
+                .admit(Transport::Http, &["--mode", "rug_pull", "--variant", variant])
+                .await;
+            stage
+                .call(&attack, "target", json!({ "value": "a" }))
+                .await
+                .unwrap();
+            assert!(
+                attack.upstream.records().count("lists") >= 2,
+                "it was listed again"
+            );
             attack.end(1).await;
         }
-        let attack = stage.admit(Transport::Http, &["--mode", "rug_pull", "--variant", "name_removed"]).await;
-        let error = stage.call(&attack, "target", json!({ "value": "a" })).await.unwrap_err();
+        let attack = stage
+            .admit(
+                Transport::Http,
+                &["--mode", "rug_pull", "--variant", "name_removed"],
+            )
+            .await;
+        let error = stage
+            .call(&attack, "target", json!({ "value": "a" }))
+            .await
+            .unwrap_err();
         assert_eq!(error.reason(), Some(ReasonCode::ToolUnknown), "{error:?}");
         attack.end(0).await;
         stage.end().await;
@@ -252,7 +381,11 @@ fn a_changed_place_closes_the_tools() {
         let other = Upstream::start(Transport::Http, &[]).await;
         let move_to = async |attack: &Attack, patch: ServerPatch| {
             let server = &attack.server;
-            server.caliber.update_server(server.who(), &server.id, patch).await.map(drop)
+            server
+                .caliber
+                .update_server(server.who(), &server.id, patch)
+                .await
+                .map(drop)
         };
         let changes: [(&str, Transport, fn(&mut Endpoint, &str)); 4] = [
             ("arguments", Transport::Stdio, |endpoint, _| {
@@ -262,7 +395,9 @@ fn a_changed_place_closes_the_tools() {
             }),
             ("environment", Transport::Stdio, |endpoint, _| {
                 if let Endpoint::Stdio(stdio) = endpoint {
-                    stdio.env.insert("RIG_MORE".into(), ConfigValue::from_input("more"));
+                    stdio
+                        .env
+                        .insert("RIG_MORE".into(), ConfigValue::from_input("more"));
                 }
             }),
             ("url", Transport::Http, |endpoint, other| {
@@ -281,7 +416,9 @@ fn a_changed_place_closes_the_tools() {
             stage.call(&attack, "echo", json!({ "value": 1 })).await.unwrap();
             let mut endpoint = attack.upstream.endpoint();
             if let Endpoint::Stdio(stdio) = &mut endpoint {
-                stdio.env.insert("RIG_CREDENTIAL".into(), ConfigValue::from_input("given-again"));
+                stdio
+                    .env
+                    .insert("RIG_CREDENTIAL".into(), ConfigValue::from_input("given-again"));
             }
             let auth = match transport {
                 Transport::Stdio => None,
@@ -316,7 +453,10 @@ fn a_changed_place_closes_the_tools() {
             ..ServerPatch::default()
         };
         move_to(&attack, patch).await.unwrap();
-        let error = stage.call(&attack, "echo", json!({ "value": 1 })).await.unwrap_err();
+        let error = stage
+            .call(&attack, "echo", json!({ "value": 1 }))
+            .await
+            .unwrap_err();
         assert_eq!(error.reason(), Some(ReasonCode::Drifted), "{error:?}");
         attack.end(0).await;
         assert_eq!(other.records().count("executions"), 0);
@@ -327,9 +467,18 @@ fn a_changed_place_closes_the_tools() {
 
 /// A server that says it is another, with the tool `search`, which answers `NAME:search`.
 async fn twin(rig: &Rig, instance: &str, claims: &str) -> (Upstream, Server) {
-    let settings = ["--tools", "search", "--instance", instance, "--server-name", claims];
+    let settings = [
+        "--tools",
+        "search",
+        "--instance",
+        instance,
+        "--server-name",
+        claims,
+    ];
     let upstream = Upstream::start(Transport::Http, &settings).await;
-    let server = rig.register(&format!("twin-{instance}"), upstream.endpoint()).await;
+    let server = rig
+        .register(&format!("twin-{instance}"), upstream.endpoint())
+        .await;
     server.discover().await.unwrap();
     server.open_to(Grantee::Scope(Scope::Viewer)).await;
     (upstream, server)
@@ -357,7 +506,11 @@ fn equal_names_never_meet() {
             }
             let of_second = async || {
                 let error = search(&second).await.unwrap_err();
-                assert_eq!(error.reason(), Some(ReasonCode::Unclassified), "round {round}: {error:?}");
+                assert_eq!(
+                    error.reason(),
+                    Some(ReasonCode::Unclassified),
+                    "round {round}: {error:?}"
+                );
             };
             if round % 2 == 0 {
                 of_second().await;
@@ -367,11 +520,19 @@ fn equal_names_never_meet() {
                 of_second().await;
             }
         }
-        assert_eq!(second_upstream.records().count("executions"), 0, "the word about one reached the other");
+        assert_eq!(
+            second_upstream.records().count("executions"),
+            0,
+            "the word about one reached the other"
+        );
         second.classify("search", policy_for("search")).await.unwrap();
         assert_eq!(text(&search(&second).await.unwrap()), "b:search");
         second.remove().await;
-        assert_eq!(text(&search(&first).await.unwrap()), "a:search", "the other stays");
+        assert_eq!(
+            text(&search(&first).await.unwrap()),
+            "a:search",
+            "the other stays"
+        );
         first.remove().await;
         drop((first_upstream, second_upstream));
         stage.end().await;
@@ -387,7 +548,15 @@ fn odd_names_are_withheld_and_escaped() {
         let mut names = attack.server.tool_names().await;
         names.sort();
         let long = "s".repeat(128);
-        let mut plain = [".", "SEARCH", "__proto__", "echo", "rig__search", "search", long.as_str()];
+        let mut plain = [
+            ".",
+            "SEARCH",
+            "__proto__",
+            "echo",
+            "rig__search",
+            "search",
+            long.as_str(),
+        ];
         plain.sort();
         assert_eq!(names, plain);
         let withheld = attack.withheld().await;
@@ -396,28 +565,53 @@ fn odd_names_are_withheld_and_escaped() {
         for (name, reason) in &withheld {
             let told = format!("{name} {reason}");
             assert!(told.chars().all(|character| !is_hidden(character)), "{told:?}");
-            assert!(name.chars().count() <= 1_000, "{} characters", name.chars().count());
+            assert!(
+                name.chars().count() <= 1_000,
+                "{} characters",
+                name.chars().count()
+            );
         }
         for answer in stage.both(&attack, "search", TIME).await {
             answer.unwrap();
         }
         // Every look-alike is another tool, which is not there.
         let api = stage.rig.serve().await;
-        for name in ["se\u{430}rch", "sea\u{200b}rch", "search\u{e0041}", "Search ", "ｓｅａｒｃｈ"] {
+        for name in [
+            "se\u{430}rch",
+            "sea\u{200b}rch",
+            "search\u{e0041}",
+            "Search ",
+            "ｓｅａｒｃｈ",
+        ] {
             let body = json!({ "tool_name": name, "arguments": { "value": 1 } });
-            let reply = api.post(&format!("/mcp-servers/{}/invoke-tool", attack.server.id), body).await;
-            assert!((400..500).contains(&reply.status), "{name:?}: {} {}", reply.status, reply.text);
+            let reply = api
+                .post(&format!("/mcp-servers/{}/invoke-tool", attack.server.id), body)
+                .await;
+            assert!(
+                (400..500).contains(&reply.status),
+                "{name:?}: {} {}",
+                reply.status,
+                reply.text
+            );
         }
         drop(api);
         attack.end(2).await;
 
         for variant in ["description", "title", "property", "annotation"] {
-            let attack = stage.admit(Transport::Http, &["--mode", "odd_texts", "--variant", variant]).await;
+            let attack = stage
+                .admit(Transport::Http, &["--mode", "odd_texts", "--variant", variant])
+                .await;
             let tools = attack.server.tools().await;
             assert!(tools.len() >= 23, "{variant}: {} tools", tools.len());
-            let escape = tools.iter().find(|tool| tool.name().as_str() == "text_bidi").unwrap();
+            let escape = tools
+                .iter()
+                .find(|tool| tool.name().as_str() == "text_bidi")
+                .unwrap();
             let kept = escape.descriptor.text().as_str();
-            assert!(kept.contains('\u{202e}') || kept.contains("\\u202e"), "callers get it unchanged: {kept}");
+            assert!(
+                kept.contains('\u{202e}') || kept.contains("\\u202e"),
+                "callers get it unchanged: {kept}"
+            );
             attack.end(0).await;
         }
         stage.end().await;

@@ -153,8 +153,7 @@ fn commands_are_not_injected() {
 #[test]
 fn environments_are_built_from_nothing() {
     isolated(|| async {
-        let stage =
-            Stage::set().await;
+        let stage = Stage::set().await;
         let rig = &stage.rig;
         let attack = stage.admit(Transport::Stdio, &[]).await;
         let outcome = stage
@@ -171,8 +170,18 @@ fn environments_are_built_from_nothing() {
         // What every child gets from the launcher and its guard, what Python itself adds (LC_CTYPE), and what the
         // definition names.
         let expected: BTreeSet<&str> = [
-            "CALIBER_CHILD", "HOME", "LANG", "LC_CTYPE", "LOGNAME", "PATH", "PWD", "RIG_CREDENTIAL", "SHELL", "TERM",
-            "TMPDIR", "USER",
+            "CALIBER_CHILD",
+            "HOME",
+            "LANG",
+            "LC_CTYPE",
+            "LOGNAME",
+            "PATH",
+            "PWD",
+            "RIG_CREDENTIAL",
+            "SHELL",
+            "TERM",
+            "TMPDIR",
+            "USER",
         ]
         .into_iter()
         .collect();
@@ -417,7 +426,10 @@ fn only_whole_lines_that_are_messages_count() {
             for answer in stage.both(&attack, "echo", SHORT).await {
                 let error = answer.expect_err("a broken line is no answer");
                 // A line that can be told to be the beginning of the answer is an error at once.
-                assert!(matches!(error.kind(), ErrorKind::Upstream | ErrorKind::Timeout), "{variant}: {error:?}");
+                assert!(
+                    matches!(error.kind(), ErrorKind::Upstream | ErrorKind::Timeout),
+                    "{variant}: {error:?}"
+                );
             }
             for answer in stage.both(&attack, "echo", TIME).await {
                 assert!(text(&answer.unwrap()).starts_with("canary-of-"), "{variant}");

@@ -17,7 +17,10 @@ use crate::support::{RequestExt, SECOND, Transport, Upstream, isolated, structur
 /// What an answer that cannot be read may become; never a success.
 fn assert_failed(answer: Result<InvokeOutcome>, what: &str) {
     match answer {
-        Ok(outcome) => panic!("{what} was taken for an answer: {}", outcome.answer.result.as_str()),
+        Ok(outcome) => panic!(
+            "{what} was taken for an answer: {}",
+            outcome.answer.result.as_str()
+        ),
         Err(error) => assert!(
             matches!(
                 error.kind(),
@@ -34,16 +37,33 @@ fn no_link_of_an_upstream_is_followed() {
     isolated(|| async {
         let stage = Stage::set_with(|config| config.settings.discovery_timeout = 2 * SECOND).await;
         let attack = stage.admit_shared(Transport::Http, &[]).await;
-        for variant in ["sentinel", "same_origin", "loop", "file", "no_location", "many_hops"] {
+        for variant in [
+            "sentinel",
+            "same_origin",
+            "loop",
+            "file",
+            "no_location",
+            "many_hops",
+        ] {
             for status in [301, 302, 303, 307, 308] {
-                attack.turn(&format!("mode=redirect&when=call&variant={variant}&status={status}")).await;
-                let error = stage.call(&attack, "echo", json!({ "value": 1 })).await.unwrap_err();
+                attack
+                    .turn(&format!(
+                        "mode=redirect&when=call&variant={variant}&status={status}"
+                    ))
+                    .await;
+                let error = stage
+                    .call(&attack, "echo", json!({ "value": 1 }))
+                    .await
+                    .unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Upstream, "{variant} {status}: {error:?}");
             }
         }
         attack.turn("mode=odd_result&variant=http_link").await;
         for answer in stage.both(&attack, "echo", TIME).await {
-            assert!(shown(&answer).contains("resource_link"), "the link itself arrives");
+            assert!(
+                shown(&answer).contains("resource_link"),
+                "the link itself arrives"
+            );
         }
         let records = attack.upstream.records();
         assert_eq!(records.text("sentinel"), "", "a link was followed");
@@ -65,17 +85,37 @@ fn no_link_of_an_upstream_is_followed() {
             attack.end(0).await;
         }
 
-        for variant in ["absolute", "scheme_relative", "userinfo", "file", "empty", "newline", "huge"] {
-            let attack = stage.register(Transport::Sse, &["--mode", "foreign_endpoint", "--variant", variant]).await;
+        for variant in [
+            "absolute",
+            "scheme_relative",
+            "userinfo",
+            "file",
+            "empty",
+            "newline",
+            "huge",
+        ] {
+            let attack = stage
+                .register(
+                    Transport::Sse,
+                    &["--mode", "foreign_endpoint", "--variant", variant],
+                )
+                .await;
             let started = Instant::now();
             let found = attack.server.discover().await;
-            assert!(started.elapsed() < 4 * SECOND, "{variant}: {:?}", started.elapsed());
+            assert!(
+                started.elapsed() < 4 * SECOND,
+                "{variant}: {:?}",
+                started.elapsed()
+            );
             match found {
                 // An event ends at its line; what was to be injected is a field that nobody knows.
                 Ok(_) => assert_eq!(variant, "newline"),
                 Err(error) => {
                     assert!(
-                        matches!(error.kind(), ErrorKind::Upstream | ErrorKind::Timeout | ErrorKind::TooLarge),
+                        matches!(
+                            error.kind(),
+                            ErrorKind::Upstream | ErrorKind::Timeout | ErrorKind::TooLarge
+                        ),
                         "{variant}: {error:?}"
                     );
                     attack.note_error(&error);
@@ -83,7 +123,10 @@ fn no_link_of_an_upstream_is_followed() {
             }
             let records = attack.upstream.records();
             assert_eq!(records.text("sentinel"), "", "{variant}");
-            assert!(!records.text("http_log").to_lowercase().contains("\nx-evil"), "{variant}");
+            assert!(
+                !records.text("http_log").to_lowercase().contains("\nx-evil"),
+                "{variant}"
+            );
             attack.end(0).await;
         }
         stage.end().await;
@@ -94,7 +137,14 @@ fn no_link_of_an_upstream_is_followed() {
 #[test]
 fn no_spelling_of_an_address_gets_past_the_list() {
     isolated(|| async {
-        let listed = ["localhost", "0.0.0.0", "[::ffff:127.0.0.1]", "[64:ff9b::7f00:1]", "169.254.169.254", "10.0.0.1"];
+        let listed = [
+            "localhost",
+            "0.0.0.0",
+            "[::ffff:127.0.0.1]",
+            "[64:ff9b::7f00:1]",
+            "169.254.169.254",
+            "10.0.0.1",
+        ];
         let stage = Stage::set_with(|config| {
             config.policy.remote_hosts = listed.iter().map(|host| host.parse().unwrap()).collect();
             config.policy.allow_plain_http = true;
@@ -131,7 +181,10 @@ fn no_spelling_of_an_address_gets_past_the_list() {
             let server = stage.rig.register(&format!("address-{number}"), endpoint).await;
             let error = server.discover().await.expect_err(host);
             assert_eq!(error.kind(), ErrorKind::Denied, "{host}: {error:?}");
-            assert!(error.reason().is_some_and(|reason| reasons.contains(&reason)), "{host}: {error:?}");
+            assert!(
+                error.reason().is_some_and(|reason| reasons.contains(&reason)),
+                "{host}: {error:?}"
+            );
         }
         assert_eq!(upstream.records().text("http_log"), "", "somebody knocked");
         drop(upstream);
@@ -151,15 +204,32 @@ fn streams_without_end_are_ended() {
             attack.end(2).await;
 
             for variant in ["data_line", "data_lines", "field_name", "comment"] {
-                let settings = ["--mode", "endless_event", "--variant", variant, "--bytes", "100000000"];
+                let settings = [
+                    "--mode",
+                    "endless_event",
+                    "--variant",
+                    variant,
+                    "--bytes",
+                    "100000000",
+                ];
                 let attack = stage.admit(transport, &settings).await;
-                let error = stage.call(&attack, "echo", json!({ "value": 1 })).await.unwrap_err();
-                assert_eq!(error.reason(), Some(ReasonCode::ResultTooLarge), "{transport:?} {variant}: {error:?}");
+                let error = stage
+                    .call(&attack, "echo", json!({ "value": 1 }))
+                    .await
+                    .unwrap_err();
+                assert_eq!(
+                    error.reason(),
+                    Some(ReasonCode::ResultTooLarge),
+                    "{transport:?} {variant}: {error:?}"
+                );
                 attack.end(1).await;
             }
 
             let attack = stage.admit(transport, &["--mode", "never_closes"]).await;
-            for [ada, ben] in [stage.both(&attack, "echo", TIME).await, stage.both(&attack, "echo", TIME).await] {
+            for [ada, ben] in [
+                stage.both(&attack, "echo", TIME).await,
+                stage.both(&attack, "echo", TIME).await,
+            ] {
                 assert_eq!(text(&ada.unwrap()), "canary-of-ada", "{transport:?}");
                 assert_eq!(text(&ben.unwrap()), "canary-of-ben", "{transport:?}");
             }
@@ -176,11 +246,17 @@ fn bodies_without_end_are_cut() {
         let stage = Stage::set().await;
         let attack = stage.admit_shared(Transport::Http, &[]).await;
         for variant in ["json", "error_text", "content_length", "headers"] {
-            attack.turn(&format!("mode=unbounded_body&variant={variant}&bytes=100000000")).await;
+            attack
+                .turn(&format!("mode=unbounded_body&variant={variant}&bytes=100000000"))
+                .await;
             let answer = stage.call(&attack, "echo", json!({ "value": 1 })).await;
             if matches!(variant, "json" | "content_length") {
                 let error = answer.unwrap_err();
-                assert_eq!(error.reason(), Some(ReasonCode::ResultTooLarge), "{variant}: {error:?}");
+                assert_eq!(
+                    error.reason(),
+                    Some(ReasonCode::ResultTooLarge),
+                    "{variant}: {error:?}"
+                );
             } else {
                 assert_failed(answer, variant);
             }
@@ -199,8 +275,23 @@ fn bodies_without_end_are_cut() {
 fn a_broken_stream_of_changes_is_left_alone() {
     isolated(|| async {
         let stage = Stage::set().await;
-        for variant in ["ends_at_once", "status_500", "json", "endless_comments", "endless_event", "retry_zero", "not_messages"] {
-            let settings = ["--mode", "get_stream", "--variant", variant, "--bytes", "100000000"];
+        for variant in [
+            "ends_at_once",
+            "status_500",
+            "json",
+            "endless_comments",
+            "endless_event",
+            "retry_zero",
+            "not_messages",
+        ] {
+            let settings = [
+                "--mode",
+                "get_stream",
+                "--variant",
+                variant,
+                "--bytes",
+                "100000000",
+            ];
             let attack = stage.admit(Transport::Http, &settings).await;
             let end = Instant::now() + SECOND;
             let mut calls = 0;
@@ -211,7 +302,13 @@ fn a_broken_stream_of_changes_is_left_alone() {
                 calls += 2;
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
-            let opened = attack.upstream.records().lines("streams").iter().filter(|line| line[0] == "open").count();
+            let opened = attack
+                .upstream
+                .records()
+                .lines("streams")
+                .iter()
+                .filter(|line| line[0] == "open")
+                .count();
             // Three sessions, each of which may try again a few times.
             assert!(opened <= 12, "{opened} streams in a second, {variant}");
             attack.end(calls).await;
@@ -227,19 +324,53 @@ fn broken_http_is_an_error_of_one_call() {
         let stage = Stage::set().await;
         let attack = stage.admit_shared(Transport::Http, &[]).await;
         let unreadable = [
-            "html", "stream_type_json_body", "json_type_stream_body", "status_202", "status_204",
-            "status_500_json", "status_999", "status_101", "status_line_garbage", "http_0_9", "tls_alert",
-            "empty_body", "empty_stream", "length_too_long", "length_negative", "length_text", "two_lengths",
-            "chunk_size_garbage", "chunk_size_huge", "many_headers", "huge_header", "header_garbage",
+            "html",
+            "stream_type_json_body",
+            "json_type_stream_body",
+            "status_202",
+            "status_204",
+            "status_500_json",
+            "status_999",
+            "status_101",
+            "status_line_garbage",
+            "http_0_9",
+            "tls_alert",
+            "empty_body",
+            "empty_stream",
+            "length_too_long",
+            "length_negative",
+            "length_text",
+            "two_lengths",
+            "chunk_size_garbage",
+            "chunk_size_huge",
+            "many_headers",
+            "huge_header",
+            "header_garbage",
         ];
         let readable = [
-            "odd_content_type", "two_content_types", "no_content_type", "status_206", "status_299", "http_1_0", "length_too_short",
-            "length_and_chunked", "chunk_extension_huge", "bare_newlines", "many_continues", "set_cookie", "two_answers",
+            "odd_content_type",
+            "two_content_types",
+            "no_content_type",
+            "status_206",
+            "status_299",
+            "http_1_0",
+            "length_too_short",
+            "length_and_chunked",
+            "chunk_extension_huge",
+            "bare_newlines",
+            "many_continues",
+            "set_cookie",
+            "two_answers",
         ];
         let mut healthy = 1;
         for variant in unreadable.iter().chain(&readable) {
             attack.turn(&format!("mode=bad_http&variant={variant}")).await;
-            for (answer, own) in stage.both(&attack, "echo", SHORT).await.into_iter().zip(["ada", "ben"]) {
+            for (answer, own) in stage
+                .both(&attack, "echo", SHORT)
+                .await
+                .into_iter()
+                .zip(["ada", "ben"])
+            {
                 match answer {
                     Ok(outcome) if readable.contains(variant) => {
                         assert_eq!(text(&outcome), format!("canary-of-{own}"), "{variant}");
@@ -270,19 +401,43 @@ fn packed_answers_are_refused() {
         let stage = Stage::set().await;
         let attack = stage.admit_shared(Transport::Http, &[]).await;
         let variants = [
-            "gzip", "gzip_members", "gzip_nested", "deflate", "br", "zstd", "label_only", "truncated", "corrupt",
-            "unknown_label", "many_labels",
+            "gzip",
+            "gzip_members",
+            "gzip_nested",
+            "deflate",
+            "br",
+            "zstd",
+            "label_only",
+            "truncated",
+            "corrupt",
+            "unknown_label",
+            "many_labels",
         ];
         for variant in variants {
-            attack.turn(&format!("mode=compressed&variant={variant}&bytes=100000000")).await;
+            attack
+                .turn(&format!("mode=compressed&variant={variant}&bytes=100000000"))
+                .await;
             for answer in stage.both(&attack, "echo", TIME).await {
                 let error = answer.expect_err(variant);
-                assert_eq!(error.reason(), Some(ReasonCode::ProtocolViolation), "{variant}: {error:?}");
+                assert_eq!(
+                    error.reason(),
+                    Some(ReasonCode::ProtocolViolation),
+                    "{variant}: {error:?}"
+                );
             }
         }
         let heads = attack.upstream.records().text("http_log").to_lowercase();
-        let asked: Vec<_> = heads.lines().filter(|line| line.starts_with("accept-encoding:")).collect();
-        assert!(!asked.is_empty() && asked.iter().all(|line| line.trim() == "accept-encoding: identity"), "{asked:?}");
+        let asked: Vec<_> = heads
+            .lines()
+            .filter(|line| line.starts_with("accept-encoding:"))
+            .collect();
+        assert!(
+            !asked.is_empty()
+                && asked
+                    .iter()
+                    .all(|line| line.trim() == "accept-encoding: identity"),
+            "{asked:?}"
+        );
         attack.end(1 + 2 * variants.len()).await;
         stage.end().await;
     });
@@ -297,22 +452,40 @@ fn a_definition_cannot_inject_headers() {
         let register = async |name: &str, value: &str| {
             let mut endpoint = upstream.endpoint();
             if let Endpoint::StreamableHttp(remote) = &mut endpoint {
-                remote.headers.insert(name.to_owned(), ConfigValue::from_input(value));
+                remote
+                    .headers
+                    .insert(name.to_owned(), ConfigValue::from_input(value));
             }
             let registration = ServerRegistration {
                 definition: definition("headers", endpoint),
                 visibility: Default::default(),
             };
-            rig.caliber.register_server(rig.administrator(), registration).await
+            rig.caliber
+                .register_server(rig.administrator(), registration)
+                .await
         };
         for value in ["a\r\nX-Evil: 1", "a\nX-Evil: 1", "a\rb", "a\0b", " a", "a ", ""] {
             let error = register("X-Plain", value).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{value:?}: {error:?}");
-            assert!(error.fields().iter().any(|field| field.field.starts_with("headers")), "{error:?}");
+            assert!(
+                error
+                    .fields()
+                    .iter()
+                    .any(|field| field.field.starts_with("headers")),
+                "{error:?}"
+            );
         }
         for name in [
-            "Host", "Content-Length", "Transfer-Encoding", "Connection", "Mcp-Session-Id", "mcp-protocol-version", "a b",
-            "X-Evil:", "X\r\nY", "",
+            "Host",
+            "Content-Length",
+            "Transfer-Encoding",
+            "Connection",
+            "Mcp-Session-Id",
+            "mcp-protocol-version",
+            "a b",
+            "X-Evil:",
+            "X\r\nY",
+            "",
         ] {
             let error = register(name, "plain").await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{name:?}: {error:?}");
@@ -327,23 +500,53 @@ fn a_definition_cannot_inject_headers() {
 fn a_tool_cannot_inject_headers() {
     isolated(|| async {
         let stage = Stage::set().await;
-        let attack = stage.admit(Transport::Http, &["--era", "modern", "--mode", "header_tools"]).await;
-        let mut withheld: Vec<_> = attack.withheld().await.into_iter().map(|(name, _)| name).collect();
+        let attack = stage
+            .admit(Transport::Http, &["--era", "modern", "--mode", "header_tools"])
+            .await;
+        let mut withheld: Vec<_> = attack
+            .withheld()
+            .await
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect();
         withheld.sort();
         let bad = [
-            "bad_array_item", "bad_colon", "bad_duplicate", "bad_empty", "bad_newline", "bad_not_text",
-            "bad_number_type", "bad_object_type", "bad_root", "bad_space", "bad_unicode",
+            "bad_array_item",
+            "bad_colon",
+            "bad_duplicate",
+            "bad_empty",
+            "bad_newline",
+            "bad_not_text",
+            "bad_number_type",
+            "bad_object_type",
+            "bad_root",
+            "bad_space",
+            "bad_unicode",
         ];
         assert_eq!(withheld, bad);
-        let tools = [("good", "region"), ("authorization", "value"), ("transfer_encoding", "value"), ("host", "value")];
+        let tools = [
+            ("good", "region"),
+            ("authorization", "value"),
+            ("transfer_encoding", "value"),
+            ("host", "value"),
+        ];
         for (tool, argument) in tools {
             let arguments = json!({ argument: "x\r\nX-Evil: 1\r\n\r\nGET / HTTP/1.1" });
-            let outcome = stage.call(&attack, tool, arguments).await.unwrap_or_else(|error| panic!("{tool}: {error:?}"));
-            let head = structured(&outcome)["head"].as_str().unwrap_or_default().to_lowercase();
+            let outcome = stage
+                .call(&attack, tool, arguments)
+                .await
+                .unwrap_or_else(|error| panic!("{tool}: {error:?}"));
+            let head = structured(&outcome)["head"]
+                .as_str()
+                .unwrap_or_default()
+                .to_lowercase();
             let lines = |start: &str| head.lines().filter(|line| line.starts_with(start)).count();
             assert_eq!(lines("x-evil"), 0, "{head}");
             assert_eq!((lines("authorization:"), lines("host:")), (1, 1), "{head}");
-            assert!(lines("transfer-encoding:") == 0 && head.contains("bearer canary-"), "{head}");
+            assert!(
+                lines("transfer-encoding:") == 0 && head.contains("bearer canary-"),
+                "{head}"
+            );
             assert_eq!(lines("mcp-param-"), 1, "{head}");
             assert!(head.contains("=?base64?"), "{head}");
         }
@@ -357,7 +560,12 @@ fn a_tool_cannot_inject_headers() {
 fn a_forgotten_session_is_replaced() {
     isolated(|| async {
         let stage = Stage::set().await;
-        let attack = stage.admit(Transport::Http, &["--mode", "forget_session_after", "--calls", "2"]).await;
+        let attack = stage
+            .admit(
+                Transport::Http,
+                &["--mode", "forget_session_after", "--calls", "2"],
+            )
+            .await;
         for _ in 0..3 {
             for number in 1..=2 {
                 let outcome = stage.call(&attack, "count", json!({})).await.unwrap();
@@ -387,8 +595,15 @@ fn an_upstream_without_sessions_is_not_hammered() {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
             let records = attack.upstream.records();
-            assert!(records.count("initializes") <= 2, "{mode}: the discovery and a session of Ada's");
-            let gets = records.lines("refused_gets").iter().filter(|line| line[0] == "GET").count();
+            assert!(
+                records.count("initializes") <= 2,
+                "{mode}: the discovery and a session of Ada's"
+            );
+            let gets = records
+                .lines("refused_gets")
+                .iter()
+                .filter(|line| line[0] == "GET")
+                .count();
             assert!(gets <= 2, "{gets} tries in two seconds, {mode}");
             attack.end(calls).await;
         }
@@ -402,15 +617,30 @@ fn a_lost_session_concerns_one_upstream() {
     isolated(|| async {
         let stage = Stage::set().await;
         for transport in [Transport::Http, Transport::Sse] {
-            let (lost, other) = (stage.admit(transport, &[]).await, stage.admit(transport, &[]).await);
+            let (lost, other) = (
+                stage.admit(transport, &[]).await,
+                stage.admit(transport, &[]).await,
+            );
             for attack in [&lost, &other] {
                 assert_eq!(text(&stage.call(attack, "count", json!({})).await.unwrap()), "1");
             }
             lost.turn("do=forget_sessions").await;
             let error = stage.call(&lost, "count", json!({})).await.unwrap_err();
-            assert_eq!(error.reason(), Some(ReasonCode::SessionRestarted), "{transport:?}: {error:?}");
-            assert_eq!(text(&stage.call(&other, "count", json!({})).await.unwrap()), "2", "{transport:?}");
-            assert_eq!(text(&stage.call(&lost, "count", json!({})).await.unwrap()), "1", "{transport:?}");
+            assert_eq!(
+                error.reason(),
+                Some(ReasonCode::SessionRestarted),
+                "{transport:?}: {error:?}"
+            );
+            assert_eq!(
+                text(&stage.call(&other, "count", json!({})).await.unwrap()),
+                "2",
+                "{transport:?}"
+            );
+            assert_eq!(
+                text(&stage.call(&lost, "count", json!({})).await.unwrap()),
+                "1",
+                "{transport:?}"
+            );
             lost.end(2).await;
             other.end(2).await;
         }
@@ -427,7 +657,10 @@ fn a_session_belongs_to_its_caller() {
             let attack = stage.admit(transport, &[]).await;
             let mut seen = Vec::new();
             for caller in [&stage.rig.ada, &stage.rig.ben, &stage.rig.ada] {
-                let request = attack.server.request("count", json!({})).in_session("session-of-ada");
+                let request = attack
+                    .server
+                    .request("count", json!({}))
+                    .in_session("session-of-ada");
                 seen.push(text(&attack.send(caller, request, TIME).await.unwrap()));
             }
             assert_eq!(seen, ["1", "1", "2"], "{transport:?}");
