@@ -61,17 +61,16 @@ impl McpGateway {
         })
     }
 
-    /// Opens a session of its own, and ends it in the background.
-    async fn visit(&self, target: &Target, deadline: Deadline) -> Result<Arc<Session>> {
+    /// Lists the tools in a session of its own, which is ended in the background.
+    async fn visit(&self, target: &Target, deadline: Deadline) -> Result<Discovery> {
         let opener = &self.pool.opener;
-        let session = opener.open(&target.definition, Arc::default(), deadline).await?;
-        let session = Arc::new(session);
+        let (session, discovery) = opener.open(&target.definition, Arc::default(), deadline).await?;
         if let Some(server) = target.server.as_ref().and_then(|id| self.pool.known(id)) {
             // It can be reached: calls need not wait any longer.
             server.succeeded();
         }
-        self.pool.dismiss([Arc::clone(&session)]);
-        Ok(session)
+        self.pool.dismiss([Arc::new(session)]);
+        Ok(discovery)
     }
 
     /// Sees to it that the session advertises what was admitted.
@@ -177,8 +176,7 @@ impl Gateway for McpGateway {
 
     async fn check(&self, target: &Target, deadline: Deadline) -> Result<CheckReport> {
         let started = Instant::now();
-        let session = self.visit(target, deadline).await?;
-        let discovery = session.discovery();
+        let discovery = self.visit(target, deadline).await?;
         let offered = discovery.tools.iter().map(|tool| tool.name().to_string());
         let withheld = discovery
             .withheld
@@ -193,8 +191,7 @@ impl Gateway for McpGateway {
     }
 
     async fn discover(&self, target: &Target, deadline: Deadline) -> Result<Discovery> {
-        let session = self.visit(target, deadline).await?;
-        Ok(session.discovery())
+        self.visit(target, deadline).await
     }
 
     async fn call(&self, permit: Permit) -> Result<Answer> {

@@ -7,6 +7,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use caliber_core::clock::Deadline;
 use caliber_core::digest::Fingerprint;
+use caliber_core::inventory::Discovery;
 use caliber_core::process::ProcessLauncher;
 use caliber_core::reason::ReasonCode;
 use caliber_core::secret::{SecretSource, SecretText};
@@ -61,7 +62,7 @@ impl Opener {
         }
     }
 
-    /// Opens a session and lists its tools. `wake` is told when its list of tools changes or it ends. Dropping the
+    /// Opens a session and hands over what it lists. `wake` is told when its list of tools changes or it ends. Dropping the
     /// future ends what was begun.
     ///
     /// # Errors
@@ -72,7 +73,7 @@ impl Opener {
         definition: &ServerDefinition,
         wake: Arc<Notify>,
         deadline: Deadline,
-    ) -> Result<Session, Failure> {
+    ) -> Result<(Session, Discovery), Failure> {
         let opening = async {
             let (connection, introduction) = self.introduce(definition, &wake, deadline).await?;
             let listed = list_tools(&connection, &introduction, &self.settings).await;

@@ -13,6 +13,7 @@ use caliber_core::ErrorKind;
 use caliber_core::clock::Deadline;
 use caliber_core::gateway::{CallerKey, Listing, Target};
 use caliber_core::id::ServerId;
+use caliber_core::inventory::Discovery;
 use caliber_core::reason::ReasonCode;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -166,18 +167,22 @@ impl Pool {
             let deadline = Deadline::after(pool.opener.settings.opening);
             let wake = Arc::clone(&pool.wake);
             let opened = tokio::select! {
-                opened = pool.open(&target, wake, deadline) => opened.map(Arc::new),
+                opened = pool.open(&target, wake, deadline) => opened,
                 () = pool.shutdown.cancelled() => Err(Failure::connect("the gateway is shutting down")),
             };
             let costly = started.elapsed() >= CHEAP_FAILURE || target.definition.endpoint.remote().is_none();
+            let (opened, discovery) = match opened {
+                Ok((session, discovery)) => (Ok(Arc::new(session)), Some(discovery)),
+                Err(failure) => (Err(failure), None),
+            };
             let unwanted = opened.as_ref().ok().cloned();
             let outcome = server.end_opening(&key, number, opened, costly);
-            if outcome.is_err() {
-                pool.dismiss(unwanted);
-            }
-            if let Ok(session) = &outcome {
-                session.listen();
-                pool.publish(&server, session.discovery());
+            match (&outcome, discovery) {
+                (Ok(session), Some(discovery)) => {
+                    session.listen();
+                    pool.publish(&server, discovery);
+                }
+                _ => pool.dismiss(unwanted),
             }
             // Nobody may wait any more.
             drop(publish.send(Some(outcome)));
@@ -186,7 +191,12 @@ impl Pool {
     }
 
     /// Opens a session. When there are too many processes, the one that rested longest makes room.
-    async fn open(&self, target: &Target, wake: Arc<Notify>, deadline: Deadline) -> Result<Session, Failure> {
+    async fn open(
+        &self,
+        target: &Target,
+        wake: Arc<Notify>,
+        deadline: Deadline,
+    ) -> Result<(Session, Discovery), Failure> {
         let opened = self
             .opener
             .open(&target.definition, Arc::clone(&wake), deadline)
@@ -255,7 +265,7 @@ impl Pool {
         }
     }
 
-    fn publish(&self, server: &Server, discovery: caliber_core::inventory::Discovery) {
+    fn publish(&self, server: &Server, discovery: Discovery) {
         self.listings.push(Listing {
             server: server.id.clone(),
             discovery,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use caliber_core::admission::SessionFact;
 use caliber_core::descriptor::{Descriptor, ToolName};
 use caliber_core::digest::{DescriptorDigest, Fingerprint};
-use caliber_core::inventory::{Discovery, WithheldTool};
+use caliber_core::inventory::Discovery;
 use caliber_core::json::JsonText;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -37,7 +37,7 @@ pub(crate) struct Session {
     pub(crate) connection: Arc<Connection>,
     pub(crate) introduction: Introduction,
     fingerprint: Fingerprint,
-    tools: RwLock<Arc<Tools>>,
+    tools: RwLock<Arc<HashMap<ToolName, Advertised>>>,
     opened: Instant,
     /// Milliseconds since `opened`.
     last_used: AtomicU64,
@@ -57,13 +57,7 @@ pub(crate) struct Session {
     subscription: Mutex<Option<AbortOnDropHandle<()>>>,
 }
 
-/// What a session advertises.
-#[derive(Debug)]
-struct Tools {
-    by_name: HashMap<ToolName, Advertised>,
-    discovery: Discovery,
-}
-
+/// What is kept of a tool that the server advertised; the descriptor itself is handed over.
 #[derive(Debug)]
 struct Advertised {
     digest: DescriptorDigest,
@@ -71,19 +65,18 @@ struct Advertised {
 }
 
 impl Session {
+    /// A session after its first listing, which is handed over.
     pub(crate) fn new(
         connection: Arc<Connection>,
         introduction: Introduction,
         fingerprint: Fingerprint,
         listed: Listed,
-    ) -> Self {
-        let mirrored = introduction.era == Era::Modern && matches!(connection.transport, Transport::Http(_));
-        let tools = Tools::new(listed, &introduction, fingerprint, mirrored);
-        Self {
+    ) -> (Self, Discovery) {
+        let session = Self {
             connection,
             introduction,
             fingerprint,
-            tools: RwLock::new(Arc::new(tools)),
+            tools: RwLock::default(),
             opened: Instant::now(),
             last_used: AtomicU64::new(0),
             last_listed: AtomicU64::new(0),
@@ -96,7 +89,9 @@ impl Session {
             unanswered: AtomicU32::new(0),
             checking: AtomicBool::new(false),
             subscription: Mutex::new(None),
-        }
+        };
+        let discovery = session.take_over(listed);
+        (session, discovery)
     }
 
     /// Begins to listen for changes, if the server tells of them.
@@ -117,15 +112,10 @@ impl Session {
 
     /// What was advertised last about `tool`.
     pub(crate) fn fact(&self, tool: &ToolName) -> SessionFact {
-        match self.tools().by_name.get(tool) {
+        match self.tools().get(tool) {
             Some(advertised) => SessionFact::Advertised(advertised.digest),
             None => SessionFact::Unlisted,
         }
-    }
-
-    /// What was advertised last.
-    pub(crate) fn discovery(&self) -> Discovery {
-        self.tools().discovery.clone()
     }
 
     /// Calls a tool. Dropping the future cancels the call at the upstream.
@@ -136,7 +126,7 @@ impl Session {
         result_bytes: usize,
     ) -> Result<Reply, Failure> {
         let tools = self.tools();
-        let mirrors = tools.by_name.get(tool).map(|advertised| &advertised.mirrors);
+        let mirrors = tools.get(tool).map(|advertised| &advertised.mirrors);
         let mirrored = mirror::headers(mirrors.map_or(&[], |mirrors| mirrors), arguments)
             .map_err(|problem| Failure::unmirrored(&problem))?;
         let meta = match &self.introduction.meta {
@@ -167,12 +157,35 @@ impl Session {
         }
         self.last_listed.store(self.age(), Ordering::Relaxed);
         let listed = list_tools(&self.connection, &self.introduction, settings).await?;
+        Ok(self.take_over(listed))
+    }
+
+    /// Remembers what is advertised from here on.
+    fn take_over(&self, listed: Listed) -> Discovery {
         let mirrored =
             self.introduction.era == Era::Modern && matches!(self.connection.transport, Transport::Http(_));
-        let tools = Arc::new(Tools::new(listed, &self.introduction, self.fingerprint, mirrored));
-        let discovery = tools.discovery.clone();
+        let advertised = |tool: &Descriptor| {
+            let mirrors = if mirrored {
+                mirror::mirrors(tool.input_schema()).unwrap_or_default()
+            } else {
+                Vec::new()
+            };
+            let advertised = Advertised {
+                digest: tool.digest(),
+                mirrors: mirrors.into(),
+            };
+            (tool.name().clone(), advertised)
+        };
+        let tools = Arc::new(listed.tools.iter().map(advertised).collect());
         *self.tools.write().unwrap_or_else(PoisonError::into_inner) = tools;
-        Ok(discovery)
+        Discovery {
+            fingerprint: self.fingerprint,
+            protocol_version: self.introduction.version.clone(),
+            server_info: self.introduction.server_info.clone(),
+            instructions: self.introduction.instructions.clone(),
+            tools: listed.tools,
+            withheld: listed.withheld,
+        }
     }
 
     /// When the tools are to be listed again.
@@ -299,38 +312,8 @@ impl Session {
         u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn tools(&self) -> Arc<Tools> {
+    fn tools(&self) -> Arc<HashMap<ToolName, Advertised>> {
         Arc::clone(&self.tools.read().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-impl Tools {
-    fn new(listed: Listed, introduction: &Introduction, fingerprint: Fingerprint, mirrored: bool) -> Self {
-        let advertised = |tool: &Descriptor| {
-            let mirrors = if mirrored {
-                mirror::mirrors(tool.input_schema()).unwrap_or_default()
-            } else {
-                Vec::new()
-            };
-            let advertised = Advertised {
-                digest: tool.digest(),
-                mirrors: mirrors.into(),
-            };
-            (tool.name().clone(), advertised)
-        };
-        let by_name = listed.tools.iter().map(advertised).collect();
-        let withheld: Vec<WithheldTool> = listed.withheld;
-        Self {
-            by_name,
-            discovery: Discovery {
-                fingerprint,
-                protocol_version: introduction.version.clone(),
-                server_info: introduction.server_info.clone(),
-                instructions: introduction.instructions.clone(),
-                tools: listed.tools,
-                withheld,
-            },
-        }
     }
 }
 

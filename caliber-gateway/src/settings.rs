@@ -128,3 +128,22 @@ impl GatewaySettings {
 
 /// What a JSON-RPC envelope may add to a result, in bytes.
 pub(crate) const ENVELOPE_BYTES: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_without_room_are_refused_all_at_once() {
+        assert!(GatewaySettings::default().validate().is_ok());
+        let settings = GatewaySettings {
+            concurrency: 0,
+            sessions: 0,
+            message_bytes: 10,
+            ..GatewaySettings::default()
+        };
+        let error = settings.validate().unwrap_err();
+        let fields: Vec<_> = error.fields().iter().map(|field| field.field.as_str()).collect();
+        assert_eq!(fields, ["message_bytes", "concurrency", "sessions"]);
+    }
+}

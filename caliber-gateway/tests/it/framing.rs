@@ -166,6 +166,27 @@ async fn a_death_amid_a_call_is_told_at_once_and_the_call_is_not_repeated() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_descendant_that_holds_the_output_open_holds_no_call_up() {
+    let house = House::new();
+    for variant in ["setsid", "same_group"] {
+        let arguments = [
+            "--mode",
+            "grandchild",
+            "--variant",
+            variant,
+            "--mode",
+            "exit_on_call",
+        ];
+        let rig = Rig::new(Over::Stdio, &arguments).await;
+        let server = house.add(&variant.replace('_', "-"), &rig).await;
+        let error = house.call(&server, "echo", r#"{"value":1}"#).await.unwrap_err();
+        // Not the deadline of 45 s.
+        assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{variant}: {error}");
+    }
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn secrets_do_not_come_back_through_standard_error() {
     let house = House::new();
     let rig = Rig::new(

@@ -116,6 +116,13 @@ async fn long_lists_and_large_tools_meet_limits() {
     )
     .await;
     assert_eq!(list(&house, &rig).await.unwrap().tools.len(), 1_000);
+    let small = GatewaySettings {
+        list_bytes: 16 << 10,
+        ..GatewaySettings::default()
+    };
+    let error = list(&House::with(small, Settings::default()), &rig).await;
+    let error = error.unwrap_err();
+    assert_eq!(error.reason(), Some(ReasonCode::ListTooLarge), "{error}");
     // One tool of 1 MB is withheld, the others stay.
     let rig = Rig::new(Over::Stdio, &["--mode", "big_description", "--bytes", "1000000"]).await;
     let listed = list(&house, &rig).await.unwrap();

@@ -8,7 +8,7 @@ use caliber_core::policy::ToolPolicy;
 use caliber_core::reason::ReasonCode;
 use caliber_core::server::{ServerLimits, Sharing};
 use caliber_core::{ErrorKind, Settings};
-use caliber_gateway::GatewaySettings;
+use caliber_gateway::{GatewaySettings, LauncherSettings};
 
 use crate::support::{
     EVERY_TRANSPORT, House, Outcome, Over, Rig, caller, definition, eventually, for_each, request, text,
@@ -229,6 +229,37 @@ async fn sessions_are_bounded_and_the_one_that_rested_longest_makes_room() {
     let error = house.call_as("e", &server, "count", "{}").await.unwrap_err();
     assert_eq!(error.reason(), Some(ReasonCode::ServerBusy), "{error}");
     busy.await.unwrap();
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_resting_process_makes_room_for_another_servers() {
+    let launcher = LauncherSettings {
+        children: 2,
+        ..LauncherSettings::default()
+    };
+    let house = House::with_launcher(GatewaySettings::default(), Settings::default(), launcher);
+    let rigs = [
+        Rig::new(Over::Stdio, &[]).await,
+        Rig::new(Over::Stdio, &[]).await,
+        Rig::new(Over::Stdio, &[]).await,
+    ];
+    let mut servers = Vec::new();
+    for (index, rig) in rigs.iter().enumerate() {
+        let server = house
+            .register(definition(&format!("child-{index}"), rig.endpoint()))
+            .await;
+        // The process of the discovery before ends in the background.
+        eventually("it is discovered", async || house.discover(&server).await.is_ok()).await;
+        house.allow_all(&server, &ToolPolicy::allow_read()).await;
+        assert_eq!(count(&house, "ada", &server).await, "1");
+        servers.push(server);
+    }
+    let open: u32 = servers
+        .iter()
+        .map(|server| house.gateway.health(server).sessions)
+        .sum();
+    assert!(open <= 2, "{open} processes");
     house.close().await;
 }
 

@@ -189,8 +189,16 @@ impl House {
     }
 
     pub(crate) fn with(gateway: GatewaySettings, settings: Settings) -> Self {
+        Self::with_launcher(gateway, settings, LauncherSettings::default())
+    }
+
+    pub(crate) fn with_launcher(
+        gateway: GatewaySettings,
+        settings: Settings,
+        launcher: LauncherSettings,
+    ) -> Self {
         let secrets = Arc::new(MemorySecrets::default());
-        let launcher = Arc::new(PlainLauncher::new(LauncherSettings::default()));
+        let launcher = Arc::new(PlainLauncher::new(launcher));
         let gateway = Arc::new(McpGateway::new(gateway, secrets, launcher).unwrap());
         let caliber = Caliber::builder(
             Arc::new(MemoryRegistry::new()) as Arc<dyn Registry>,
