@@ -91,6 +91,7 @@ pub fn cases() -> Vec<Case<Bench>> {
         },
         limits::{
             only_so_many_places_are_reserved,
+            a_running_call_holds_its_place,
             a_deadline_ends_a_call_and_frees_its_place,
             a_dropped_call_is_cancelled_upstream_and_frees_its_place,
             a_result_beyond_its_limit_is_refused,

@@ -38,6 +38,26 @@ pub(super) async fn only_so_many_places_are_reserved(bench: Bench) {
     places_are_free(&bench, &record.id).await;
 }
 
+pub(super) async fn a_running_call_holds_its_place(bench: Bench) {
+    let record = ready(&bench).await;
+    call(&bench, "ada", &record.id, "echo", "{}").await.unwrap();
+    let before = bench.upstream.arrived().await;
+    let running: Vec<_> = (0..bench.concurrency)
+        .map(|_| {
+            let slow = request(&record.id, "sleep", r#"{"ms":60000}"#);
+            let caliber = bench.caliber.clone();
+            tokio::spawn(async move { caliber.invoke(&caller("ada"), slow).await })
+        })
+        .collect();
+    let all = before + u64::from(bench.concurrency);
+    eventually("the calls arrive", async || bench.upstream.arrived().await == all).await;
+    let soon = Deadline::after(Duration::from_millis(100));
+    let error = bench.gateway.reserve(&record.id, soon).await.unwrap_err();
+    assert_eq!(error.reason(), Some(ReasonCode::ServerBusy), "{error}");
+    running.iter().for_each(tokio::task::JoinHandle::abort);
+    places_are_free(&bench, &record.id).await;
+}
+
 pub(super) async fn a_deadline_ends_a_call_and_frees_its_place(bench: Bench) {
     let record = ready(&bench).await;
     call(&bench, "ada", &record.id, "echo", "{}").await.unwrap();
