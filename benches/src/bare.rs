@@ -1,10 +1,10 @@
 //! The other side of the ratios: rmcp alone, used as it should be.
 
+use rmcp::RoleClient;
 use rmcp::model::{CallToolRequestParams, ClientConfig, ProtocolVersion};
 use rmcp::service::{ClientLifecycleMode, ClientServiceExt, RunningService};
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
-use rmcp::RoleClient;
 
 /// A session of rmcp.
 pub type Session = RunningService<RoleClient, ClientConfig>;
@@ -18,12 +18,18 @@ pub fn client() -> ClientConfig {
 pub async fn open(url: &str) -> anyhow::Result<Session> {
     let config = StreamableHttpClientTransportConfig::with_uri(url);
     let transport = StreamableHttpClientTransport::with_client(http_client()?, config);
-    Ok(client().serve_with_lifecycle(transport, ClientLifecycleMode::Initialize).await?)
+    Ok(client()
+        .serve_with_lifecycle(transport, ClientLifecycleMode::Initialize)
+        .await?)
 }
 
 /// A client that keeps its connections.
 pub fn http_client() -> anyhow::Result<reqwest::Client> {
-    Ok(reqwest::Client::builder().tcp_nodelay(true).no_proxy().tls_backend_preconfigured(tls()).build()?)
+    Ok(reqwest::Client::builder()
+        .tcp_nodelay(true)
+        .no_proxy()
+        .tls_backend_preconfigured(tls())
+        .build()?)
 }
 
 fn tls() -> rustls::ClientConfig {
@@ -38,7 +44,9 @@ fn tls() -> rustls::ClientConfig {
 /// One call of `tool` with `arguments`.
 pub async fn call(session: &Session, tool: &str, arguments: &serde_json::Value) -> anyhow::Result<()> {
     let arguments = arguments.as_object().cloned().unwrap_or_default();
-    let result = session.call_tool(CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments)).await?;
+    let result = session
+        .call_tool(CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments))
+        .await?;
     anyhow::ensure!(result.is_error != Some(true), "the tool failed");
     Ok(())
 }

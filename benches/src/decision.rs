@@ -4,7 +4,8 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use caliber_core::admission::{
-    AdmissionFacts, AdmissionPolicy, ArgumentsFact, CallerFact, InventoryFact, Outcome, QuotaFact, SessionFact,
+    AdmissionFacts, AdmissionPolicy, ArgumentsFact, CallerFact, InventoryFact, Outcome, QuotaFact,
+    SessionFact,
 };
 use caliber_core::clock::{Clock, SystemClock};
 use caliber_core::digest::{ArgumentDigest, DescriptorDigest, Fingerprint};
@@ -26,7 +27,11 @@ const DECISIONS: u32 = 200_000;
 pub fn decide() -> Row {
     let policy = Policy::new(PolicySettings::default());
     let facts = facts();
-    assert_eq!(policy.decide(&facts).outcome, Outcome::Allow, "the call that is measured must be allowed");
+    assert_eq!(
+        policy.decide(&facts).outcome,
+        Outcome::Allow,
+        "the call that is measured must be allowed"
+    );
     let start = Instant::now();
     for _ in 0..DECISIONS {
         black_box(policy.decide(black_box(&facts)));
@@ -36,14 +41,22 @@ pub fn decide() -> Row {
 }
 
 fn facts() -> AdmissionFacts {
-    let tool: caliber_core::descriptor::ToolName = "echo".parse().unwrap_or_else(|error| unreachable!("{error}"));
+    let tool: caliber_core::descriptor::ToolName =
+        "echo".parse().unwrap_or_else(|error| unreachable!("{error}"));
     let subject = |name: &str| name.parse().unwrap_or_else(|error| unreachable!("{error}"));
     let (digest, fingerprint) = (DescriptorDigest::of(b"tool"), Fingerprint::of(b"place"));
-    let grants = (0..20).map(|number| (Grantee::Subject(subject(&format!("user-{number}"))), None)).collect();
+    let grants = (0..20)
+        .map(|number| (Grantee::Subject(subject(&format!("user-{number}"))), None))
+        .collect();
     AdmissionFacts {
         now: SystemClock.now(),
         status: ServerStatus::Active,
-        readiness: Readiness { boundary: Boundary::RemoteHttps, controls: vec![], blockers: vec![], warnings: vec![] },
+        readiness: Readiness {
+            boundary: Boundary::RemoteHttps,
+            controls: vec![],
+            blockers: vec![],
+            warnings: vec![],
+        },
         inventory: InventoryFact::Listed(digest),
         classification: Some(Classification {
             server: ServerId::new(),

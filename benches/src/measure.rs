@@ -34,7 +34,12 @@ impl Row {
 
     /// A figure that could not be taken here.
     pub fn skipped(what: &'static str, why: &str) -> Self {
-        Self { what, figure: format!("not measured: {why}"), target: "-".into(), holds: true }
+        Self {
+            what,
+            figure: format!("not measured: {why}"),
+            target: "-".into(),
+            holds: true,
+        }
     }
 
     /// Whether the target holds.
@@ -46,7 +51,11 @@ impl Row {
 impl fmt::Display for Row {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let holds = if self.holds { "yes" } else { "no" };
-        write!(formatter, "| {} | {} | {} | {holds} |", self.what, self.figure, self.target)
+        write!(
+            formatter,
+            "| {} | {} | {} | {holds} |",
+            self.what, self.figure, self.target
+        )
     }
 }
 

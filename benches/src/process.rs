@@ -17,21 +17,29 @@ const MODULE: [&str; 4] = ["-m", "mcp_server_time", "--local-timezone", "UTC"];
 /// A pooled call to the official time server against starting it for each call.
 pub async fn connect_per_call() -> anyhow::Result<Vec<Row>> {
     const WHAT: &str = "start mcp-server-time for each call : pooled call, median";
-    let peers = std::env::var_os("CALIBER_TEST_PEERS")
-        .map_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/peers/installed")), PathBuf::from);
+    let peers = std::env::var_os("CALIBER_TEST_PEERS").map_or_else(
+        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/peers/installed")),
+        PathBuf::from,
+    );
     let python = peers.join("python-mcp2/bin/python");
     if !python.exists() {
         return Ok(vec![Row::skipped(WHAT, "run tests/peers/install first")]);
     }
-    let python = python.to_string_lossy().into_owned();
+    // By its folder's real path: the interpreter itself is a link into the environment, and has to stay one.
+    let python = peers
+        .canonicalize()?
+        .join("python-mcp2/bin/python")
+        .to_string_lossy()
+        .into_owned();
     let arguments = serde_json::json!({ "timezone": "UTC" });
     let mut fresh = Vec::new();
     for _ in 0..5 {
         let start = Instant::now();
         let mut command = tokio::process::Command::new(&python);
         command.args(MODULE);
-        let session =
-            bare::client().serve_with_lifecycle(TokioChildProcess::new(command)?, ClientLifecycleMode::Initialize).await?;
+        let session = bare::client()
+            .serve_with_lifecycle(TokioChildProcess::new(command)?, ClientLifecycleMode::Initialize)
+            .await?;
         bare::call(&session, "get_current_time", &arguments).await?;
         fresh.push(start.elapsed());
         session.cancel().await?;
@@ -42,27 +50,51 @@ pub async fn connect_per_call() -> anyhow::Result<Vec<Row>> {
     };
     let bench = Bench::open(vec![rule]).await?;
     let server = bench.register("time", stdio(&python, &MODULE)).await?;
-    bench.open_tool(&server, "get_current_time", ToolPolicy::allow_read()).await?;
+    bench
+        .open_tool(&server, "get_current_time", ToolPolicy::allow_read())
+        .await?;
     let mut pooled = Vec::new();
     for turn in 0..300 {
         let start = Instant::now();
-        bench.caliber.invoke(&bench.admin, bench.request(&server, "get_current_time", &arguments)?).await?;
+        bench
+            .caliber
+            .invoke(
+                &bench.admin,
+                bench.request(&server, "get_current_time", &arguments)?,
+            )
+            .await?;
         if turn >= 20 {
             pooled.push(start.elapsed());
         }
     }
     let (fresh, pooled) = (median(fresh), median(pooled));
-    let detail = format!(" ({:.0} ms against {:.2} ms)", micros(fresh) / 1e3, micros(pooled) / 1e3);
+    let detail = format!(
+        " ({:.0} ms against {:.2} ms)",
+        micros(fresh) / 1e3,
+        micros(pooled) / 1e3
+    );
     bench.caliber.close(std::time::Duration::from_secs(5)).await?;
-    Ok(vec![Row::at_least(WHAT, micros(fresh) / micros(pooled), " ×", 100.0, detail)])
+    Ok(vec![Row::at_least(
+        WHAT,
+        micros(fresh) / micros(pooled),
+        " ×",
+        100.0,
+        detail,
+    )])
 }
 
 /// The resident memory of `caliber serve` that has been asked a few things.
 pub async fn idle_memory() -> anyhow::Result<Vec<Row>> {
     const WHAT: &str = "idle caliber serve, resident";
-    let Some(command) = std::env::current_exe()?.parent().map(|folder| folder.join("caliber")).filter(|path| path.exists())
+    let Some(command) = std::env::current_exe()?
+        .parent()
+        .map(|folder| folder.join("caliber"))
+        .filter(|path| path.exists())
     else {
-        return Ok(vec![Row::skipped(WHAT, "build it first: cargo build --release --features cli")]);
+        return Ok(vec![Row::skipped(
+            WHAT,
+            "build it first: cargo build --release --features cli",
+        )]);
     };
     let bench = Bench::open(Vec::new()).await?;
     let ready = bench.folder().join("listening");
@@ -83,11 +115,24 @@ pub async fn idle_memory() -> anyhow::Result<Vec<Row>> {
     let address = std::fs::read_to_string(&ready)?;
     let client = bare::http_client()?;
     for path in ["healthz", "readyz", "openapi.json"] {
-        client.get(format!("http://{}/{path}", address.trim())).send().await?.error_for_status()?.bytes().await?;
+        client
+            .get(format!("http://{}/{path}", address.trim()))
+            .send()
+            .await?
+            .error_for_status()?
+            .bytes()
+            .await?;
     }
     let id = server.id().unwrap_or_default();
     let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
-    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.trim().parse::<f64>().ok());
+    let resident = status.lines().find_map(|line| {
+        line.strip_prefix("VmRSS:")?
+            .trim()
+            .strip_suffix(" kB")?
+            .trim()
+            .parse::<f64>()
+            .ok()
+    });
     server.start_kill()?;
     server.wait().await?;
     let resident = resident.ok_or_else(|| anyhow::anyhow!("the resident memory cannot be read"))? / 1024.0;

@@ -31,7 +31,12 @@ impl Bench {
         let mut config = Config::at(folder.path().join("bench.db"));
         config.policy.launch = launch;
         let Installation { caliber, store, .. } = Installation::open(config).await?;
-        Ok(Self { caliber, admin: Principal::local_administrator(), store, folder })
+        Ok(Self {
+            caliber,
+            admin: Principal::local_administrator(),
+            store,
+            folder,
+        })
     }
 
     /// The folder of the database.
@@ -42,7 +47,11 @@ impl Bench {
     /// Registers a server under `name`.
     pub async fn register(&self, name: &str, endpoint: Endpoint) -> anyhow::Result<ServerId> {
         let registration = registration(name, endpoint)?;
-        Ok(self.caliber.register_server((&self.admin, Surface::Library), registration).await?.id)
+        Ok(self
+            .caliber
+            .register_server((&self.admin, Surface::Library), registration)
+            .await?
+            .id)
     }
 
     /// Discovers its tools and classifies the first one with `policy`; returns its name.
@@ -50,32 +59,54 @@ impl Bench {
         let who = (&self.admin, Surface::Library);
         self.caliber.discover(who, server).await?;
         let seen: Option<DescriptorDigest> = None;
-        self.caliber.classify(who, server, &tool.parse()?, policy, seen).await?;
+        self.caliber
+            .classify(who, server, &tool.parse()?, policy, seen)
+            .await?;
         Ok(())
     }
 
     /// A request of `tool` with `arguments`.
-    pub fn request(&self, server: &ServerId, tool: &str, arguments: &serde_json::Value) -> anyhow::Result<InvokeRequest> {
+    pub fn request(
+        &self,
+        server: &ServerId,
+        tool: &str,
+        arguments: &serde_json::Value,
+    ) -> anyhow::Result<InvokeRequest> {
         let arguments = JsonText::parse(arguments.to_string(), JsonLimits::ARGUMENTS)?;
-        Ok(InvokeRequest::new(server.clone(), tool.parse()?, arguments, Surface::Library))
+        Ok(InvokeRequest::new(
+            server.clone(),
+            tool.parse()?,
+            arguments,
+            Surface::Library,
+        ))
     }
 
     /// How many tools a server has.
     pub async fn tools(&self, server: &ServerId) -> anyhow::Result<u32> {
-        let listing = self.caliber.tools(&self.admin, server, &PageRequest::first(1)).await?;
+        let listing = self
+            .caliber
+            .tools(&self.admin, server, &PageRequest::first(1))
+            .await?;
         Ok(listing.inventory.map_or(0, |inventory| inventory.tool_count))
     }
 }
 
 /// A streamable HTTP endpoint.
 pub fn remote(url: &str) -> Endpoint {
-    Endpoint::StreamableHttp(RemoteEndpoint { url: url.into(), headers: BTreeMap::new() })
+    Endpoint::StreamableHttp(RemoteEndpoint {
+        url: url.into(),
+        headers: BTreeMap::new(),
+    })
 }
 
 /// A child process.
 pub fn stdio(command: &str, args: &[&str]) -> Endpoint {
     let args = args.iter().map(|&argument| argument.to_owned()).collect();
-    Endpoint::Stdio(StdioEndpoint { command: command.into(), args, env: BTreeMap::new() })
+    Endpoint::Stdio(StdioEndpoint {
+        command: command.into(),
+        args,
+        env: BTreeMap::new(),
+    })
 }
 
 /// What is registered: a server at `endpoint` with nothing else to it.
@@ -89,5 +120,8 @@ pub fn registration(name: &str, endpoint: Endpoint) -> anyhow::Result<ServerRegi
         sharing: Sharing::PerCaller,
         limits: ServerLimits::default(),
     };
-    Ok(ServerRegistration { definition, visibility: Visibility::Project })
+    Ok(ServerRegistration {
+        definition,
+        visibility: Visibility::Project,
+    })
 }

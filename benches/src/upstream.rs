@@ -5,8 +5,8 @@ use std::sync::Arc;
 use axum::Router;
 use axum::serve::ListenerExt;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ListToolsResult, PaginatedRequestParams,
-    ServerCapabilities, ServerConfig, Tool,
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ListToolsResult,
+    PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool,
 };
 use rmcp::service::RequestContext;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
@@ -29,9 +29,15 @@ impl Echo {
         });
         let schema = Arc::new(schema.as_object().cloned().unwrap_or_default());
         let tool = |number| {
-            Tool::new(format!("echo-{number}"), "Answers with the same short text, whatever it is asked.", Arc::clone(&schema))
+            Tool::new(
+                format!("echo-{number}"),
+                "Answers with the same short text, whatever it is asked.",
+                Arc::clone(&schema),
+            )
         };
-        Self { tools: Arc::new((0..tools).map(tool).collect()) }
+        Self {
+            tools: Arc::new((0..tools).map(tool).collect()),
+        }
     }
 
     /// Serves it on loopback, with sessions; returns its URL.
@@ -39,8 +45,11 @@ impl Echo {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         let url = format!("http://{}/mcp", listener.local_addr()?);
         let config = StreamableHttpServerConfig::default();
-        let service =
-            StreamableHttpService::new(move || Ok(self.clone()), Arc::new(LocalSessionManager::default()), config);
+        let service = StreamableHttpService::new(
+            move || Ok(self.clone()),
+            Arc::new(LocalSessionManager::default()),
+            config,
+        );
         let router = Router::new().route_service("/mcp", service);
         // Without this, a kept-alive client waits some 40 ms for a delayed acknowledgement.
         let listener = listener.tap_io(|stream| {
