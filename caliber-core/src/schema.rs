@@ -26,6 +26,9 @@ use crate::text::escaped;
 pub const EXPANDED_SUBSCHEMAS: u64 = 10_000;
 /// The deepest nesting of subschemas along references.
 pub const SCHEMA_DEPTH: usize = 64;
+/// The most patterns of a schema: `pattern`, and the keys of `patternProperties`. Each is compiled into a program of
+/// up to 1 MiB, at every listing, which cannot be interrupted either.
+pub const SCHEMA_PATTERNS: usize = 100;
 /// The longest wait for one validation. The work itself is bounded by [`EXPANDED_SUBSCHEMAS`].
 pub const VALIDATION_TIME: Duration = Duration::from_secs(1);
 /// The longest text about what does not fit, in characters.
@@ -147,6 +150,12 @@ pub fn accept(schema: &JsonText) -> Result<()> {
 fn compile(schema: &JsonText) -> Result<Validator> {
     let value: Value = schema.read()?;
     check_references(&value)?;
+    if count_patterns(&value) > SCHEMA_PATTERNS {
+        return Err(Error::new(
+            ErrorKind::TooLarge,
+            format!("the schema has more than {SCHEMA_PATTERNS} patterns"),
+        ));
+    }
     let mut options = jsonschema::options()
         .with_pattern_options(
             PatternOptions::regex()
@@ -166,6 +175,25 @@ fn compile(schema: &JsonText) -> Result<Validator> {
             ),
         )
     })
+}
+
+/// How many patterns would be compiled, at most: data that looks like one counts, too.
+fn count_patterns(value: &Value) -> usize {
+    match value {
+        Value::Object(members) => members
+            .iter()
+            .map(|(key, member)| {
+                let own = match (key.as_str(), member) {
+                    ("pattern", Value::String(_)) => 1,
+                    ("patternProperties", Value::Object(patterns)) => patterns.len(),
+                    _ => 0,
+                };
+                own + count_patterns(member)
+            })
+            .sum(),
+        Value::Array(items) => items.iter().map(count_patterns).sum(),
+        _ => 0,
+    }
 }
 
 fn fit(validator: &Validator, value: &JsonText) -> Fit {
@@ -329,6 +357,25 @@ mod tests {
             problem.starts_with("/n:") && !problem.contains("canary"),
             "{problem}"
         );
+    }
+
+    #[test]
+    fn patterns_are_counted() {
+        let with = |count: usize| {
+            let keys: Vec<_> = (0..count)
+                .map(|number| format!(r#""^x{number}$":{{}}"#))
+                .collect();
+            let keyed = format!(r#"{{"patternProperties":{{{}}}}}"#, keys.join(","));
+            let listed = format!(
+                r#"{{"allOf":[{}]}}"#,
+                vec![r#"{"pattern":"^a$"}"#; count].join(",")
+            );
+            [keyed, listed].map(|schema| accept(&text(&schema)).map_err(|error| error.kind()))
+        };
+        assert_eq!(with(SCHEMA_PATTERNS), [Ok(()), Ok(())]);
+        assert_eq!(with(SCHEMA_PATTERNS + 1), [Err(ErrorKind::TooLarge); 2]);
+        // A property of that name is none.
+        assert!(accept(&text(r#"{"properties":{"pattern":{"type":"string"}}}"#)).is_ok());
     }
 
     #[test]
