@@ -4,9 +4,13 @@ use std::time::Duration;
 
 use caliber::ErrorKind;
 use caliber::core::invocation::InvocationOutcome;
+use caliber::core::policy::{SideEffectLevel, ToolPolicy};
 use serde_json::json;
 
-use crate::support::{RequestExt, Rig, Transport, Upstream, assert_ledger, ends_within, eventually, text};
+use crate::support::{
+    RequestExt, Rig, Server, Transport, Upstream, assert_ledger, ends_within, eventually, outcomes,
+    policy_for, text,
+};
 
 const CASES: [(Transport, &str); 5] = [
     (Transport::Stdio, "legacy"),
@@ -89,5 +93,43 @@ async fn a_deadline_that_passes_cancels_at_the_upstream() {
         assert_eq!(text(&next), "next", "the session goes on, {transport:?} {era}");
         let (ok, timeout) = (InvocationOutcome::Ok, InvocationOutcome::Timeout);
         assert_ledger(&server, &[ok, timeout, ok]).await;
+    }
+}
+
+/// Whoever gives up and ends the installation at once finds the records of the calls there afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_that_are_given_up_right_before_the_end_have_their_records() {
+    for level in [SideEffectLevel::Read, SideEffectLevel::Write] {
+        let rig = Rig::open().await;
+        let upstream = Upstream::start(Transport::Http, &[]).await;
+        let server = rig.admit("slow", upstream.endpoint()).await;
+        let policy = ToolPolicy {
+            side_effect_level: level,
+            ..policy_for("add")
+        };
+        let policy = if level == SideEffectLevel::Read {
+            ToolPolicy::allow_read()
+        } else {
+            policy
+        };
+        server.classify("sleep", policy).await.unwrap();
+        let mut calls = Vec::new();
+        for _ in 0..10 {
+            let (server, ada) = (server.clone(), rig.ada.clone());
+            calls.push(tokio::spawn(async move {
+                server.call(&ada, "sleep", json!({ "seconds": 60 })).await
+            }));
+        }
+        upstream.records().wait_for("executions", 10).await;
+        calls.iter().for_each(tokio::task::JoinHandle::abort);
+        let id = server.id.clone();
+        drop(server);
+        let rig = rig.reopen().await;
+        let server = Server::of(&rig, id);
+        assert_eq!(
+            outcomes(&server).await,
+            [InvocationOutcome::Cancelled; 10],
+            "{level:?}"
+        );
     }
 }

@@ -229,7 +229,11 @@ impl Surface {
                 let arguments = arguments.to_string();
                 let words = ["tools", "call", NAME, tool, &arguments];
                 // A call with effects is committed to before it is sent.
-                let said = command.interrupt(&words, committed_to(command)).await;
+                let before = begun(command).await;
+                let committed = eventually("the command has committed to its call", || async {
+                    (begun(command).await > before).then_some(())
+                });
+                let said = command.interrupt(&words, committed).await;
                 assert_eq!(said.code, 130, "an interrupted command says so: {}", said.stderr);
             }
         }
@@ -326,15 +330,7 @@ async fn under_way(server: &Server, before: u32) {
     .await;
 }
 
-/// Waits until the command has committed to a call.
-async fn committed_to(command: &CommandRig) {
-    let known = begun(command).await;
-    eventually("the command has committed to its call", || async {
-        (begun(command).await > known).then_some(())
-    })
-    .await;
-}
-
+/// How many calls with effects the command has committed to.
 async fn begun(command: &CommandRig) -> usize {
     let words = [
         "audit",

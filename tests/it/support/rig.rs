@@ -37,6 +37,7 @@ pub(crate) struct Rig {
     /// Another.
     pub(crate) ben: Principal,
     folder: TempDir,
+    config: Config,
     background: Option<JoinHandle<caliber::Result<()>>>,
     cancel: CancellationToken,
 }
@@ -56,8 +57,9 @@ impl Rig {
     }
 
     async fn open_at(folder: TempDir, config: Config) -> Self {
-        let Installation { caliber, store, .. } =
-            Installation::open(config).await.expect("the installation opens");
+        let Installation { caliber, store, .. } = Installation::open(config.clone())
+            .await
+            .expect("the installation opens");
         let cancel = CancellationToken::new();
         let background = tokio::spawn({
             let (caliber, cancel) = (caliber.clone(), cancel.clone());
@@ -70,6 +72,7 @@ impl Rig {
             ada: caller("ada"),
             ben: caller("ben"),
             folder,
+            config,
             background: Some(background),
             cancel,
         }
@@ -150,6 +153,12 @@ impl Rig {
     /// Who acts, on the surface of the library.
     pub(crate) fn administrator(&self) -> (&Principal, Surface) {
         (&self.admin, Surface::Library)
+    }
+
+    /// Ends the installation and opens it again, as a restart does.
+    pub(crate) async fn reopen(self) -> Self {
+        let config = self.config.clone();
+        Self::open_at(self.close().await, config).await
     }
 
     /// Ends everything and waits for it: sessions, children, records. Returns the folder of the database, to be
