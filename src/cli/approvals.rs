@@ -43,7 +43,10 @@ pub(crate) enum Approvals {
 }
 
 pub(crate) async fn run(context: &Context, command: Approvals) -> Outcome {
-    let backend = Backend::open(context).await?;
+    Backend::with(context, async |backend| act(backend, context, command).await).await
+}
+
+async fn act(backend: &Backend, context: &Context, command: Approvals) -> Outcome {
     let output = context.output();
     match command {
         Approvals::List { all } => {
@@ -52,7 +55,7 @@ pub(crate) async fn run(context: &Context, command: Approvals) -> Outcome {
             if output.json {
                 output.document(&items)?;
             } else {
-                let names = names(&backend).await?;
+                let names = names(backend).await?;
                 let rows = items.iter().map(|raw| {
                     let approval: view::Approval = value(raw)?;
                     let server = names
@@ -96,12 +99,10 @@ pub(crate) async fn run(context: &Context, command: Approvals) -> Outcome {
                 ])?;
             }
         }
-        Approvals::Approve { approval, note } => {
-            decide(&backend, context, &approval, "approve", note).await?
-        }
-        Approvals::Refuse { approval, note } => decide(&backend, context, &approval, "refuse", note).await?,
+        Approvals::Approve { approval, note } => decide(backend, context, &approval, "approve", note).await?,
+        Approvals::Refuse { approval, note } => decide(backend, context, &approval, "refuse", note).await?,
     }
-    backend.close().await
+    Ok(())
 }
 
 async fn decide(

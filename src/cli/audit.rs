@@ -6,6 +6,7 @@ use caliber::core::json::JsonText;
 use caliber::core::text::escaped;
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value};
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::backend::{Backend, value};
 use super::context::Context;
@@ -45,10 +46,15 @@ pub(crate) struct Tail {
 }
 
 pub(crate) async fn run(context: &Context, Audit::Tail(tail): Audit) -> Outcome {
-    let backend = Backend::open(context).await?;
-    let output = context.output();
+    Backend::with(context, async |backend| {
+        print_trail(backend, context.output(), &tail).await
+    })
+    .await
+}
+
+async fn print_trail(backend: &Backend, output: Output, tail: &Tail) -> Outcome {
     let server = match &tail.about {
-        Some(name) => Some(find(&backend, name).await?.server_id),
+        Some(name) => Some(find(backend, name).await?.server_id),
         None => None,
     };
     let mut query = Vec::new();
@@ -67,12 +73,15 @@ pub(crate) async fn run(context: &Context, Audit::Tail(tail): Audit) -> Outcome 
     for raw in &items {
         last = Some(print(output, raw)?);
     }
-    while tail.follow {
+    if !tail.follow {
+        return Ok(());
+    }
+    // One receiver for the whole time: an interrupt during a read is seen after it.
+    let failed = |error| Failure::io("signals cannot be received", &error);
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    loop {
         tokio::select! {
-            interrupted = tokio::signal::ctrl_c() => {
-                interrupted.map_err(|error| Failure::io("signals cannot be received", &error))?;
-                break;
-            }
+            _ = interrupt.recv() => return Ok(()),
             () = tokio::time::sleep(FOLLOW_INTERVAL) => {}
         }
         let mut query = query.clone();
@@ -90,7 +99,6 @@ pub(crate) async fn run(context: &Context, Audit::Tail(tail): Audit) -> Outcome 
         }
         last = newest.or(last);
     }
-    backend.close().await
 }
 
 /// Prints one entry, and gives its identifier.

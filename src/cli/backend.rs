@@ -63,7 +63,7 @@ struct Problem {
 
 impl Backend {
     /// The server of the flags, or else the local database.
-    pub(crate) async fn open(context: &Context) -> Outcome<Self> {
+    async fn open(context: &Context) -> Outcome<Self> {
         match &context.global.server {
             Some(server) => Remote::open(context, server).map(Self::Remote),
             None => Local::open(context)
@@ -72,12 +72,15 @@ impl Backend {
         }
     }
 
-    /// Writes what waits to be written and ends every session.
-    pub(crate) async fn close(self) -> Outcome {
-        match self {
+    /// Opens it, does `work` with it, and closes it whatever came of the work: records are written at the end.
+    pub(crate) async fn with(context: &Context, work: impl AsyncFnOnce(&Self) -> Outcome) -> Outcome {
+        let backend = Self::open(context).await?;
+        let done = work(&backend).await;
+        let closed = match backend {
             Self::Local(local) => local.close().await,
             Self::Remote(_) => Ok(()),
-        }
+        };
+        done.and(closed)
     }
 
     /// Reads one thing.
@@ -250,6 +253,20 @@ pub(crate) fn exit_of(status: StatusCode, reason: Option<ReasonCode>) -> Exit {
             return Exit::Conflict;
         }
         Some(Code::SecretKeyMissing) => return Exit::Key,
+        Some(
+            Code::ServerNotReady
+            | Code::EndpointMissing
+            | Code::CommandNotAllowed
+            | Code::ArgumentsNotAllowed
+            | Code::EnvironmentNotAllowed
+            | Code::UrlInvalid
+            | Code::CredentialsInUrl
+            | Code::HostNotAllowed
+            | Code::AddressBlocked
+            | Code::PlainHttp
+            | Code::SecretNotAllowed
+            | Code::IsolationMisconfigured,
+        ) => return Exit::Denied,
         _ => {}
     }
     match status.as_u16() {

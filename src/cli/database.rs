@@ -8,7 +8,7 @@ use clap::Subcommand;
 use super::backend::Backend;
 use super::context::Context;
 use super::failure::{Failure, Outcome};
-use super::output::with_progress;
+use super::output::{Output, with_progress};
 
 /// Look after the database.
 #[derive(Debug, Subcommand)]
@@ -23,16 +23,22 @@ pub(crate) enum Database {
 }
 
 pub(crate) async fn run(context: &Context, command: Database) -> Outcome {
-    let output = context.output();
-    let backend = Backend::open(context).await?;
-    let Backend::Local(local) = &backend else {
+    Backend::with(context, async |backend| {
+        act(backend, context.output(), command).await
+    })
+    .await
+}
+
+async fn act(backend: &Backend, output: Output, command: Database) -> Outcome {
+    let Backend::Local(local) = backend else {
         return Err(Failure::usage(
             "a database is looked after on the machine that holds it; leave --server out",
         ));
     };
     match command {
         Database::Backup { file } => {
-            with_progress("copying the database", local.installation().store.backup(&file)).await?;
+            let copy = async { Ok(local.installation().store.backup(&file).await?) };
+            with_progress("copying the database", copy).await?;
             if output.json {
                 output
                     .document(&serde_json::json!({ "file": file.to_string_lossy(), "bytes": size(&file) }))?;
@@ -43,11 +49,8 @@ pub(crate) async fn run(context: &Context, command: Database) -> Outcome {
         }
         Database::RotateKeys => {
             let who = (local.principal(), Surface::Command);
-            let moved = with_progress(
-                "encrypting secrets",
-                local.installation().store.rotate_secrets(who),
-            )
-            .await?;
+            let rotation = async { Ok(local.installation().store.rotate_secrets(who).await?) };
+            let moved = with_progress("encrypting secrets", rotation).await?;
             if output.json {
                 output.document(&serde_json::json!({ "secrets": moved }))?;
             } else {
@@ -55,7 +58,7 @@ pub(crate) async fn run(context: &Context, command: Database) -> Outcome {
             }
         }
     }
-    backend.close().await
+    Ok(())
 }
 
 fn size(file: &Path) -> u64 {

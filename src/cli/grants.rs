@@ -42,7 +42,10 @@ pub(crate) enum Grants {
 }
 
 pub(crate) async fn run(context: &Context, command: Grants) -> Outcome {
-    let backend = Backend::open(context).await?;
+    Backend::with(context, async |backend| act(backend, context, command).await).await
+}
+
+async fn act(backend: &Backend, context: &Context, command: Grants) -> Outcome {
     let output = context.output();
     match command {
         Grants::Add {
@@ -51,7 +54,7 @@ pub(crate) async fn run(context: &Context, command: Grants) -> Outcome {
             subject,
             scope,
         } => {
-            let server = find(&backend, &server).await?;
+            let server = find(backend, &server).await?;
             let mut body = serde_json::json!({ "server_id": server.server_id });
             for (field, value) in [("tool_name", tool), ("subject", subject), ("scope", scope)] {
                 if let (Some(value), Some(body)) = (value, body.as_object_mut()) {
@@ -71,7 +74,7 @@ pub(crate) async fn run(context: &Context, command: Grants) -> Outcome {
             if output.json {
                 output.document(&items)?;
             } else {
-                let names = names(&backend).await?;
+                let names = names(backend).await?;
                 let rows = items.iter().map(|raw| {
                     let grant: view::Grant = value(raw)?;
                     let who = grant
@@ -105,7 +108,7 @@ pub(crate) async fn run(context: &Context, command: Grants) -> Outcome {
             }
         }
     }
-    backend.close().await
+    Ok(())
 }
 
 /// The names of the servers by their identifiers.

@@ -11,7 +11,7 @@ use comfy_table::{ContentArrangement, Table, TableStyle};
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-use super::failure::{Failure, Outcome};
+use super::failure::{Exit, Failure, Outcome};
 
 /// The longest cell of a table, in characters.
 const CELL_LENGTH: usize = 100;
@@ -39,12 +39,8 @@ impl Output {
 
     /// A document on one line, so that many of them can be read line by line.
     pub(crate) fn document(self, document: &impl Serialize) -> Outcome {
-        let mut text = serde_json::to_string(document).map_err(|error| {
-            Failure::new(
-                super::failure::Exit::Failure,
-                format!("the answer cannot be written: {error}"),
-            )
-        })?;
+        let mut text = serde_json::to_string(document)
+            .map_err(|error| Failure::new(Exit::Failure, format!("the answer cannot be written: {error}")))?;
         text.push('\n');
         write_out(&text)
     }
@@ -115,8 +111,19 @@ pub(crate) fn complain(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// Waits for `work`, and shows on a terminal that it goes on when it takes longer than a second.
-pub(crate) async fn with_progress<T>(what: &str, work: impl Future<Output = T>) -> T {
+/// Waits for `work`, and shows on a terminal that it goes on when it takes longer than a second. An interrupt drops
+/// the work, which cancels it wherever it goes on, and is a failure of its own.
+pub(crate) async fn with_progress<T>(what: &str, work: impl Future<Output = Outcome<T>>) -> Outcome<T> {
+    tokio::select! {
+        done = show_progress(what, work) => done,
+        interrupted = tokio::signal::ctrl_c() => {
+            interrupted.map_err(|error| Failure::io("signals cannot be received", &error))?;
+            Err(Failure::new(Exit::Interrupted, format!("{what}: interrupted")))
+        }
+    }
+}
+
+async fn show_progress<T>(what: &str, work: impl Future<Output = T>) -> T {
     if !std::io::stderr().is_terminal() {
         return work.await;
     }
@@ -127,9 +134,17 @@ pub(crate) async fn with_progress<T>(what: &str, work: impl Future<Output = T>) 
     }
     let bar = ProgressBar::new_spinner().with_message(escaped(what, CELL_LENGTH));
     bar.enable_steady_tick(Duration::from_millis(120));
-    let done = work.await;
-    bar.finish_and_clear();
-    done
+    let _clear = ClearOnDrop(&bar);
+    work.await
+}
+
+/// Takes the progress away, also when the work was interrupted.
+struct ClearOnDrop<'a>(&'a ProgressBar);
+
+impl Drop for ClearOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
 }
 
 #[cfg(test)]

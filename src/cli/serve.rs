@@ -2,10 +2,13 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use caliber::Caliber;
+use caliber::core::page::PageRequest;
+use caliber::core::principal::Principal;
 use caliber::core::text::shown;
-use caliber::http::Authentication;
+use caliber::http::{Authentication, HttpSettings};
 use clap::Args;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -16,6 +19,9 @@ use super::context::Context;
 use super::failure::{Exit, Failure, Outcome};
 use super::output::complain;
 use super::settings::Settings;
+
+/// What sessions and records have at least, when requests took the whole grace period.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Run the HTTP API and the background work, until SIGTERM or SIGINT.
 #[derive(Debug, Args)]
@@ -70,6 +76,7 @@ pub(crate) async fn run(context: &Context, serve: &Serve) -> Outcome {
         .map(|path| ListeningFile::write(path, address))
         .transpose()?;
     ready(context, address, http.prefix.as_str())?;
+    suggest_token(context, &installation.caliber, &http).await?;
 
     let early = tokio::select! {
         () = signals.wait() => None,
@@ -89,15 +96,19 @@ pub(crate) async fn run(context: &Context, serve: &Serve) -> Outcome {
                 .and_then(|ended| ended.map_err(|error| refused(&error))),
         );
     }
-    // Requests have ended, so nothing can begin any more.
+    // Requests have ended, so nothing can begin any more. What is left of the grace period is for the sessions.
     stop_work.cancel();
     if !work.is_finished() {
-        let ended = work.await;
-        outcome = outcome.and(
-            ended
+        let left = grace.saturating_sub(ending.elapsed()).max(LAST_WORDS);
+        outcome = outcome.and(match tokio::time::timeout(left, work).await {
+            Ok(ended) => ended
                 .map_err(|error| defect(&error))
                 .and_then(|ended| ended.map_err(Failure::from)),
-        );
+            Err(_) => Err(Failure::new(
+                Exit::Failure,
+                "sessions and records did not end within the grace period",
+            )),
+        });
     }
     installation.store.close().await;
     tracing::info!(took = ?ending.elapsed(), "ended");
@@ -138,6 +149,19 @@ fn ready(context: &Context, address: SocketAddr, prefix: &str) -> Outcome {
         return output.document(&serde_json::json!({ "listening": address.to_string(), "url": url }));
     }
     output.line(format_args!("caliber is ready at {url}"))
+}
+
+/// Without a token nobody can do anything, and the first user should know how to make one.
+async fn suggest_token(context: &Context, caliber: &Caliber, http: &HttpSettings) -> Outcome {
+    let page = PageRequest::first(1);
+    let tokens = caliber.tokens(&Principal::local_administrator(), &page).await?;
+    let other_ways = http.authentication == Authentication::OpenOnLoopback || http.trusted_identity.is_some();
+    if tokens.items.is_empty() && !other_ways {
+        context
+            .output()
+            .note("nobody has a token yet: caliber token create --subject NAME --scope admin");
+    }
+    Ok(())
 }
 
 fn defect(error: &tokio::task::JoinError) -> Failure {

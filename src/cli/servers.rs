@@ -75,41 +75,40 @@ pub(crate) enum Servers {
 }
 
 pub(crate) async fn run(context: &Context, command: Servers) -> Outcome {
-    let output = context.output();
-    // What can be refused without the backend is refused before it is opened.
-    let command = match command {
-        Servers::Import(import) => return import::run(context, &import).await,
-        command => command,
-    };
-    let backend = Backend::open(context).await?;
+    Backend::with(context, async |backend| {
+        act(backend, context.output(), command).await
+    })
+    .await
+}
+
+async fn act(backend: &Backend, output: Output, command: Servers) -> Outcome {
     match command {
-        Servers::Import(_) => {}
         Servers::Add(add) => {
             let body = add.body()?;
             let raw = backend.send(Method::POST, "/mcp-servers", Some(&body)).await?;
-            show_registered(output, &raw)?;
+            show_registered(output, &raw)
         }
-        Servers::List { status, search } => list(&backend, output, &status, search.as_deref()).await?,
+        Servers::Import(import) => import::run(backend, output, &import).await,
+        Servers::List { status, search } => list(backend, output, &status, search.as_deref()).await,
         Servers::Show { server } => {
-            let server = find(&backend, &server).await?;
+            let server = find(backend, &server).await?;
             let raw = backend.get(&path(&server, "")).await?;
-            show(output, &raw)?;
+            show(output, &raw)
         }
-        Servers::Check { server } => check(&backend, output, &server).await?,
-        Servers::Discover { server } => discover(&backend, output, &server).await?,
-        Servers::Enable { server } => set_status(&backend, output, &server, "active").await?,
-        Servers::Disable { server } => set_status(&backend, output, &server, "disabled").await?,
-        Servers::Remove { server, yes } => remove(&backend, output, &server, yes).await?,
+        Servers::Check { server } => check(backend, output, &server).await,
+        Servers::Discover { server } => discover(backend, output, &server).await,
+        Servers::Enable { server } => set_status(backend, output, &server, "active").await,
+        Servers::Disable { server } => set_status(backend, output, &server, "disabled").await,
+        Servers::Remove { server, yes } => remove(backend, output, &server, yes).await,
         Servers::Restore { entry, secret } => {
             let secrets = keyed("--secret", &secret)?;
             let body = serde_json::json!({ "audit_id": entry, "secrets": secrets });
             let raw = backend
                 .send(Method::POST, "/mcp-servers/restore", Some(&body))
                 .await?;
-            show_registered(output, &raw)?;
+            show_registered(output, &raw)
         }
     }
-    backend.close().await
 }
 
 /// The server with this identifier or, otherwise, this name.

@@ -53,7 +53,10 @@ pub(crate) struct Create {
 }
 
 pub(crate) async fn run(context: &Context, command: Token) -> Outcome {
-    let backend = Backend::open(context).await?;
+    Backend::with(context, async |backend| act(backend, context, command).await).await
+}
+
+async fn act(backend: &Backend, context: &Context, command: Token) -> Outcome {
     let output = context.output();
     match command {
         Token::Create(create) => {
@@ -123,7 +126,7 @@ pub(crate) async fn run(context: &Context, command: Token) -> Outcome {
             }
         }
     }
-    backend.close().await
+    Ok(())
 }
 
 fn body(context: &Context, create: &Create) -> Outcome<serde_json::Value> {

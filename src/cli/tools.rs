@@ -58,30 +58,32 @@ pub(crate) enum Tools {
 }
 
 pub(crate) async fn run(context: &Context, command: Tools) -> Outcome {
-    let backend = Backend::open(context).await?;
-    let output = context.output();
-    let done = match command {
-        Tools::List { server } => list(&backend, output, &server).await,
+    Backend::with(context, async |backend| {
+        act(backend, context.output(), command).await
+    })
+    .await
+}
+
+async fn act(backend: &Backend, output: Output, command: Tools) -> Outcome {
+    match command {
+        Tools::List { server } => list(backend, output, &server).await,
         Tools::Show { server, tool } => {
-            let raw = read_tool(&backend, &server, &tool).await?;
+            let raw = read_tool(backend, &server, &tool).await?;
             if output.json {
                 output.document(&raw)
             } else {
                 show(output, &value(&raw)?)
             }
         }
-        Tools::Classify(classify) => classify::run(&backend, output, &classify).await,
-        Tools::Declassify { server, tool, yes } => declassify(&backend, output, &server, &tool, yes).await,
+        Tools::Classify(classify) => classify::run(backend, output, &classify).await,
+        Tools::Declassify { server, tool, yes } => declassify(backend, output, &server, &tool, yes).await,
         Tools::Diff {
             server,
             tool,
             exit_code,
-        } => diff(&backend, output, &server, &tool, exit_code).await,
-        Tools::Call(call) => call::run(&backend, output, &call).await,
-    };
-    // The end of the sessions is waited for also after a refusal: records are written there.
-    let closed = backend.close().await;
-    done.and(closed)
+        } => diff(backend, output, &server, &tool, exit_code).await,
+        Tools::Call(call) => call::run(backend, output, &call).await,
+    }
 }
 
 /// The path of a tool, and of what stands under it.

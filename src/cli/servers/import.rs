@@ -14,10 +14,9 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::cli::backend::{Backend, value};
-use crate::cli::context::Context;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::input::read_text;
-use crate::cli::output::{cell, long};
+use crate::cli::output::{Output, cell, long};
 use crate::cli::view;
 
 /// The largest file, in bytes.
@@ -57,11 +56,9 @@ struct Planned {
     body: Option<Value>,
 }
 
-pub(super) async fn run(context: &Context, import: &Import) -> Outcome {
-    let output = context.output();
+pub(super) async fn run(backend: &Backend, output: Output, import: &Import) -> Outcome {
     let text = read_text("the file", &import.file, FILE_BYTES)?;
     let mut plan = plan(&text)?;
-    let backend = Backend::open(context).await?;
     let mut known = BTreeSet::new();
     for raw in backend.list("/mcp-servers", &[], None).await? {
         known.insert(value::<view::ServerSummary>(&raw)?.name);
@@ -110,7 +107,6 @@ pub(super) async fn run(context: &Context, import: &Import) -> Outcome {
             output.line("the file names no servers")?;
         }
     }
-    backend.close().await?;
     let wrong = plan.iter().filter(|planned| !planned.problems.is_empty()).count();
     match wrong {
         0 => Ok(()),
