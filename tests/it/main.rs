@@ -2,6 +2,7 @@
 
 mod architecture;
 mod behaviour;
+mod canaries;
 mod hostile;
 mod peers;
 mod race;
