@@ -2,6 +2,8 @@
 
 mod architecture;
 mod behaviour;
+mod cli;
+mod config;
 mod canaries;
 mod hostile;
 mod peers;
