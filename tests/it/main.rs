@@ -2,9 +2,9 @@
 
 mod architecture;
 mod behaviour;
+mod canaries;
 mod cli;
 mod config;
-mod canaries;
 mod hostile;
 mod peers;
 mod race;
