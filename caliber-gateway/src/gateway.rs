@@ -82,7 +82,7 @@ impl McpGateway {
         admitted: DescriptorDigest,
     ) -> Result<(), Failure> {
         if session.must_list_before_call(&self.pool.opener.settings) {
-            self.pool.list_again(server, session).await?;
+            self.pool.list_changes(server, session).await?;
         }
         match session.fact(tool) {
             SessionFact::Advertised(digest) if digest == admitted => Ok(()),

@@ -31,6 +31,8 @@ use server::{Found, SessionKey};
 
 /// Servers that are kept in mind though nothing of them is open.
 const REMEMBERED_SERVERS: usize = 4_096;
+/// How often a session is looked for that somebody else may take away in between.
+const FINDINGS: usize = 4;
 /// How long calls under way may go on in a session that is to end.
 const DRAIN_TIME: Duration = Duration::from_secs(10);
 /// The longest that the end of a session may take, in the background.
@@ -49,8 +51,8 @@ pub(crate) struct Pool {
     listings: listings::Listings,
     /// Told when a session's list of tools changed, and when a session ended.
     wake: Arc<Notify>,
-    /// Sessions that are being ended.
-    farewells: TaskTracker,
+    /// What goes on beside the calls: sessions that open, list again, or end.
+    background: TaskTracker,
     shutdown: CancellationToken,
 }
 
@@ -71,7 +73,7 @@ impl Pool {
             servers: Mutex::default(),
             listings: listings::Listings::default(),
             wake: Arc::default(),
-            farewells: TaskTracker::new(),
+            background: TaskTracker::new(),
             shutdown: CancellationToken::new(),
         }
     }
@@ -108,38 +110,44 @@ impl Pool {
         caller: &CallerKey,
         deadline: Deadline,
     ) -> Result<Lease, Failure> {
-        let mut opening = match server.find(target, caller, &self.opener.settings) {
-            Found::Session(session) => return Ok(self.lease_of(session, server)),
-            Found::Lost { failure, ended } => {
-                self.dismiss(ended);
-                return Err(failure);
+        for _ in 0..FINDINGS {
+            let mut opening = match server.find(target, caller, &self.opener.settings) {
+                Found::Session(session) => {
+                    return Ok(Lease {
+                        session,
+                        server: Arc::clone(server),
+                        pool: Arc::clone(self),
+                        sent: false,
+                        ended: false,
+                    });
+                }
+                Found::Lost { failure, ended } => {
+                    self.dismiss(ended);
+                    return Err(failure);
+                }
+                Found::Opening(opening) => opening,
+                Found::Nothing { key, ended } => {
+                    self.dismiss(ended);
+                    self.make_room()?;
+                    self.begin_opening(server, target, key)?
+                }
+            };
+            let opened = opening.wait_for(Option::is_some);
+            match tokio::time::timeout_at(deadline.instant(), opened).await {
+                Ok(Ok(opened)) => {
+                    // What opened is found at the next turn, unless something has taken it away already.
+                    if let Some(Err(failure)) = &*opened {
+                        return Err(failure.clone());
+                    }
+                }
+                Ok(Err(_)) => return Err(Failure::connect("opening a session ended without an outcome")),
+                Err(_) => return Err(Failure::timeout("opening a session")),
             }
-            Found::Opening(opening) => opening,
-            Found::Nothing { key, ended } => {
-                self.dismiss(ended);
-                self.make_room()?;
-                self.begin_opening(server, target, key)?
-            }
-        };
-        let opened = tokio::time::timeout_at(deadline.instant(), opening.wait_for(Option::is_some)).await;
-        match opened.map(|opened| opened.map(|opened| opened.clone())) {
-            Ok(Ok(Some(Ok(session)))) => Ok(self.lease_of(session, server)),
-            Ok(Ok(Some(Err(failure)))) => Err(failure),
-            Ok(_) => Err(Failure::connect("opening a session ended without an outcome")),
-            Err(_) => Err(Failure::timeout("opening a session")),
         }
-    }
-
-    fn lease_of(self: &Arc<Self>, session: Arc<Session>, server: &Arc<Server>) -> Lease {
-        session.calls.fetch_add(1, Ordering::AcqRel);
-        server.calls.fetch_add(1, Ordering::Relaxed);
-        Lease {
-            session,
-            server: Arc::clone(server),
-            pool: Arc::clone(self),
-            sent: false,
-            ended: false,
-        }
+        Err(Failure::busy(
+            ReasonCode::ServerBusy,
+            "sessions are taken away as fast as they open",
+        ))
     }
 
     /// Opens a session in a task of its own: a caller that goes away, or has little time, costs the others nothing.
@@ -162,7 +170,7 @@ impl Pool {
             return Ok(opening.receiver);
         };
         let (pool, server, target) = (Arc::clone(self), Arc::clone(server), target.clone());
-        self.farewells.spawn(async move {
+        self.background.spawn(async move {
             let started = Instant::now();
             let deadline = Deadline::after(pool.opener.settings.opening);
             let wake = Arc::clone(&pool.wake);
@@ -203,7 +211,7 @@ impl Pool {
             .await;
         match opened {
             Err(failure)
-                if failure.kind == ErrorKind::Unavailable
+                if (failure.kind, failure.reason) == (ErrorKind::Unavailable, ReasonCode::ServerBusy)
                     && target.definition.endpoint.remote().is_none() =>
             {
                 let Some(resting) = self.evict_longest_resting(Session::is_process) else {
@@ -261,7 +269,7 @@ impl Pool {
                 drop(tokio::time::timeout(DRAIN_TIME, drained).await);
                 drop(tokio::time::timeout(END_TIME, session.connection.transport.close()).await);
             };
-            self.farewells.spawn_on(ending, &runtime);
+            self.background.spawn_on(ending, &runtime);
         }
     }
 
@@ -273,9 +281,17 @@ impl Pool {
     }
 
     /// Lists the tools of a session again.
-    pub(crate) async fn list_again(&self, server: &Server, session: &Session) -> Result<(), Failure> {
+    async fn list_again(&self, server: &Server, session: &Session) -> Result<(), Failure> {
         let discovery = session.list_again(&self.opener.settings).await?;
         self.publish(server, discovery);
+        Ok(())
+    }
+
+    /// Lists the tools of a session again, if it told of a change that nobody has listed yet.
+    pub(crate) async fn list_changes(&self, server: &Server, session: &Session) -> Result<(), Failure> {
+        if let Some(discovery) = session.list_changes(&self.opener.settings).await? {
+            self.publish(server, discovery);
+        }
         Ok(())
     }
 
@@ -311,7 +327,7 @@ impl Pool {
                     next = next.min(due);
                 } else if session.begin_background_listing() {
                     let (pool, server) = (Arc::clone(self), Arc::clone(&server));
-                    self.farewells.spawn(async move {
+                    self.background.spawn(async move {
                         let listing = pool.list_again(&server, &session);
                         let listed = tokio::time::timeout(pool.opener.settings.opening, listing).await;
                         if let Ok(Err(failure)) = listed {
@@ -350,8 +366,8 @@ impl Pool {
                 self.dismiss([session]);
             }
         }
-        self.farewells.close();
-        drop(tokio::time::timeout_at(deadline.instant(), self.farewells.wait()).await);
+        self.background.close();
+        drop(tokio::time::timeout_at(deadline.instant(), self.background.wait()).await);
     }
 
     fn servers(&self) -> MutexGuard<'_, HashMap<ServerId, Arc<Server>>> {
@@ -404,7 +420,7 @@ impl Drop for Lease {
         {
             let session = Arc::clone(&self.session);
             self.pool
-                .farewells
+                .background
                 .spawn_on(async move { session.check_life().await }, &runtime);
         }
     }

@@ -151,6 +151,22 @@ impl Session {
     /// Lists again and remembers what is advertised now; two listings at once become one after the other.
     pub(crate) async fn list_again(&self, settings: &GatewaySettings) -> Result<Discovery, Failure> {
         let _one_at_a_time = self.listing.lock().await;
+        self.list(settings).await
+    }
+
+    /// The same, unless nothing has changed; any number of callers cause one listing.
+    pub(crate) async fn list_changes(
+        &self,
+        settings: &GatewaySettings,
+    ) -> Result<Option<Discovery>, Failure> {
+        let _one_at_a_time = self.listing.lock().await;
+        if self.connection.inbox.tools_changed().is_none() {
+            return Ok(None);
+        }
+        self.list(settings).await.map(Some)
+    }
+
+    async fn list(&self, settings: &GatewaySettings) -> Result<Discovery, Failure> {
         // What changes from here on asks for another listing.
         if self.connection.inbox.take_tools_changed().is_some() {
             self.caused_listings.fetch_add(1, Ordering::Relaxed);

@@ -78,7 +78,7 @@ struct DefinitionKey {
 
 /// What the pool has for a caller.
 pub(super) enum Found {
-    /// A session that can be used.
+    /// A session that can be used, with the call counted in.
     Session(Arc<Session>),
     /// A session that is being opened.
     Opening(watch::Receiver<Opened>),
@@ -145,6 +145,9 @@ impl Server {
         let ended = match state.sessions.get(&key) {
             Some(Entry::Opening { outcome, .. }) => return Found::Opening(outcome.clone()),
             Some(Entry::Open(session)) if session.is_usable(settings) => {
+                // Counted before the lock is given up: from here on it does not rest.
+                session.calls.fetch_add(1, Ordering::AcqRel);
+                self.calls.fetch_add(1, Ordering::Relaxed);
                 return Found::Session(Arc::clone(session));
             }
             Some(Entry::Open(_)) => state.end(&key, "it ended by itself"),
@@ -321,6 +324,7 @@ impl Server {
     pub(super) fn make_room(&self, session: &Arc<Session>) -> Option<Arc<Session>> {
         let mut state = self.state();
         let key = state.key_of(session)?;
+        // Whoever takes it to work does so under the same lock.
         if session.is_resting() {
             state.end(&key, "it made room for another")
         } else {
