@@ -372,6 +372,9 @@ fn a_changed_descriptor_closes_the_tool() {
     });
 }
 
+/// What is changed about an endpoint; the text is the URL of another server.
+type Change = fn(&mut Endpoint, &str);
+
 /// L5: what an admin looked at is bound to the place too: command, arguments, environment keys, URL, kind of
 /// credential. A restart and an equal definition change nothing.
 #[test]
@@ -387,7 +390,7 @@ fn a_changed_place_closes_the_tools() {
                 .await
                 .map(drop)
         };
-        let changes: [(&str, Transport, fn(&mut Endpoint, &str)); 4] = [
+        let changes: [(&str, Transport, Change); 4] = [
             ("arguments", Transport::Stdio, |endpoint, _| {
                 if let Endpoint::Stdio(stdio) = endpoint {
                     stdio.args.extend(["--marker".to_owned(), "moved".to_owned()]);
