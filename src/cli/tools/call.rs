@@ -65,15 +65,7 @@ pub(super) async fn run(backend: &Backend, output: Output, call: &Call) -> Outco
     let server = find(backend, &call.server).await?;
     let what = format!("calling {} of {}", call.tool, server.name);
     let path = path(&server, "/invoke-tool");
-    let sending = with_progress(&what, backend.send(Method::POST, &path, Some(&request)));
-    let raw = tokio::select! {
-        raw = sending => raw?,
-        interrupted = tokio::signal::ctrl_c() => {
-            interrupted.map_err(|error| Failure::io("signals cannot be received", &error))?;
-            // The request is dropped, and with it the call, upstream included. It has its record all the same.
-            return Err(Failure::new(Exit::Interrupted, "interrupted; the call was given up"));
-        }
-    };
+    let raw = with_progress(&what, backend.send(Method::POST, &path, Some(&request))).await?;
     let invoked: view::Invoked = value(&raw)?;
     if output.json {
         output.document(&raw)?;
