@@ -463,9 +463,7 @@ impl Call {
             deadline,
         } = admitted;
         let Some(tool) = &facts.tool else {
-            return open
-                .settled(Err(contradiction("an admitted tool is not in the inventory")))
-                .await;
+            return open.settled(Err(contradiction("an admitted tool is not in the inventory")));
         };
         let limits = &target.definition.limits;
         let result_bytes = [policy.result_bytes, limits.result_bytes]
@@ -508,7 +506,7 @@ impl Call {
         {
             tracing::warn!(%error, "a changed listing could not be stored");
         }
-        open.settled(answer).await
+        open.settled(answer)
     }
 
     /// A result that promises structure must have it. What a tool says about its own failure is passed on as it is.

@@ -1,19 +1,14 @@
 //! The one terminal record of a call.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::{Inner, InvokeOutcome};
-use crate::audit::AuditEntry;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gateway::Answer;
 use crate::invocation::{DETAIL_LENGTH, Invocation, InvocationOutcome, Settlement};
 use crate::reason::ReasonCode;
-use crate::registry::{Change, Expect};
 use crate::text::escaped;
-
-/// How often a settlement is tried.
-const SETTLE_ATTEMPTS: u32 = 3;
 
 /// A call that has no terminal record yet. It gets exactly one, whatever becomes of it: by [`refused`](Self::refused),
 /// by [`settled`](Self::settled), or, when its task is dropped or panics, by being dropped.
@@ -51,7 +46,7 @@ impl OpenCall {
     }
 
     /// Records how a call that was handed to the gateway ended, and answers its caller.
-    pub(super) async fn settled(mut self, answer: Result<Answer>) -> Result<InvokeOutcome> {
+    pub(super) fn settled(mut self, answer: Result<Answer>) -> Result<InvokeOutcome> {
         let settlement = match &answer {
             Ok(answer) => {
                 let outcome = if answer.is_error {
@@ -65,12 +60,7 @@ impl OpenCall {
             Err(error) => self.failure(outcome_of(error), error),
         };
         let id = self.invocation.id.clone();
-        if self.begun {
-            self.settle_intent(settlement).await;
-            self.closed = true;
-        } else {
-            self.record(settlement);
-        }
+        self.record(settlement);
         match answer {
             Ok(answer) => Ok(InvokeOutcome {
                 invocation: id,
@@ -83,32 +73,7 @@ impl OpenCall {
 
     fn record(&mut self, settlement: Settlement) {
         self.closed = true;
-        self.inner.record(self.invocation.clone(), settlement);
-    }
-
-    /// The call has happened: its caller gets the answer even when the store fails now. The lease then runs out,
-    /// and a sweep settles the call as unknown.
-    async fn settle_intent(&self, settlement: Settlement) {
-        let audit = AuditEntry::of_invocation(&self.invocation, &settlement);
-        for attempt in 0..SETTLE_ATTEMPTS {
-            let change = Change::SettleInvocation {
-                id: self.invocation.id.clone(),
-                settlement: Box::new(settlement.clone()),
-            };
-            match self
-                .inner
-                .commit(change, Expect::nothing(), audit.clone().into())
-                .await
-            {
-                Ok(_) => return,
-                Err(error) if error.kind() == ErrorKind::Conflict => return,
-                Err(error) => {
-                    let id = &self.invocation.id;
-                    tracing::warn!(%error, invocation = %id, attempt, "a call could not be settled");
-                    tokio::time::sleep(Duration::from_millis(50) * 2u32.pow(attempt)).await;
-                }
-            }
-        }
+        self.inner.record(self.invocation.clone(), settlement, self.begun);
     }
 
     fn failure(&self, outcome: InvocationOutcome, error: &Error) -> Settlement {

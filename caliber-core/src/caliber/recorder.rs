@@ -1,9 +1,13 @@
-//! Records of calls without an intent: collected for a moment and written together, never dropped.
+//! Terminal records: collected for a moment and written together, never dropped.
+//!
+//! Nobody waits for them: a call with effects has waited for its intent, and a settlement that is lost with the
+//! process is made up for by the sweep.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::future::join_all;
 use tokio::sync::Notify;
 
 use super::Inner;
@@ -51,8 +55,11 @@ struct State {
 /// A record with its entry: made once, so that a repeated commit writes the same.
 #[derive(Clone)]
 struct Kept {
-    record: InvocationRecord,
+    invocation: Invocation,
+    settlement: Settlement,
     entry: AuditEntry,
+    /// Whether the ledger holds the intent of the call already.
+    begun: bool,
 }
 
 impl Recorder {
@@ -122,15 +129,16 @@ impl Inner {
     }
 
     /// Keeps a record and makes sure that it will be written.
-    pub(super) fn record(self: &Arc<Self>, invocation: Invocation, settlement: Settlement) {
-        let entry = AuditEntry::of_invocation(&invocation, &settlement);
-        let record = InvocationRecord {
+    pub(super) fn record(self: &Arc<Self>, invocation: Invocation, settlement: Settlement, begun: bool) {
+        let kept = Kept {
+            entry: AuditEntry::of_invocation(&invocation, &settlement),
             invocation,
-            settlement: Some(settlement),
+            settlement,
+            begun,
         };
         let full = {
             let mut state = self.recorder.state();
-            state.waiting.push_back(Kept { record, entry });
+            state.waiting.push_back(kept);
             state.recorded += 1;
             state.waiting.len() == BATCH
         };
@@ -183,8 +191,8 @@ impl Inner {
         runtime.spawn(async move { writer.run().await });
     }
 
-    /// Writes the oldest records; returns whether there were any.
-    async fn write_batch(&self) -> Result<bool> {
+    /// Writes the oldest records. What was written is taken out, also when the rest could not be.
+    async fn write_batch(&self) -> Result<()> {
         let batch: Vec<Kept> = self
             .recorder
             .state()
@@ -193,29 +201,66 @@ impl Inner {
             .take(BATCH)
             .cloned()
             .collect();
-        let count = batch.len();
-        let (records, entries): (Vec<_>, Vec<_>) =
-            batch.into_iter().map(|kept| (kept.record, kept.entry)).unzip();
-        let mut entries = entries.into_iter();
-        let Some(first) = entries.next() else {
-            return Ok(false);
-        };
-        let audit = AuditEntries::new(first, entries.collect());
-        let change = Change::RecordInvocations { records };
-        let result = self.commit(change, Expect::nothing(), audit).await;
+        let begun: Vec<bool> = batch.iter().map(|kept| kept.begun).collect();
+        let (settlements, records): (Vec<_>, Vec<_>) = batch.into_iter().partition(|kept| kept.begun);
+        let recorded = self.write_records(records).await;
+        // Handed over at once, so that the store can write them together.
+        let settled = join_all(settlements.into_iter().map(|kept| self.write_settlement(kept))).await;
+        let mut failure = recorded.as_ref().err().map(ToString::to_string);
+        let mut settled = settled.into_iter();
+        let done: Vec<bool> = begun
+            .into_iter()
+            .map(|begun| match begun.then(|| settled.next()).flatten() {
+                None => recorded.is_ok(),
+                Some(Ok(())) => true,
+                Some(Err(error)) => {
+                    failure = Some(error.to_string());
+                    false
+                }
+            })
+            .collect();
         {
             let mut state = self.recorder.state();
-            state.failing = result.is_err();
-            if result.is_ok() {
-                // Only the writer takes records out, so these are the ones that it has copied.
-                state.waiting.drain(..count);
-                state.written += count as u64;
-            } else {
-                state.failures += 1;
-            }
+            // Only the writer takes records out, so the first ones are those that it has copied.
+            let mut done = done.into_iter();
+            let before = state.waiting.len();
+            state.waiting.retain(|_| !done.next().unwrap_or(false));
+            state.written += (before - state.waiting.len()) as u64;
+            state.failing = failure.is_some();
+            state.failures += u64::from(failure.is_some());
         }
         self.recorder.changed.notify_waiters();
-        result.map(|_| true)
+        failure.map_or(Ok(()), |text| Err(Error::new(ErrorKind::Unavailable, text)))
+    }
+
+    /// Writes calls that the ledger knows nothing of yet.
+    async fn write_records(&self, records: Vec<Kept>) -> Result<()> {
+        let mut entries = records.iter().map(|kept| kept.entry.clone());
+        let Some(first) = entries.next() else {
+            return Ok(());
+        };
+        let audit = AuditEntries::new(first, entries.collect());
+        let records = records
+            .into_iter()
+            .map(|kept| InvocationRecord {
+                invocation: kept.invocation,
+                settlement: Some(kept.settlement),
+            })
+            .collect();
+        let change = Change::RecordInvocations { records };
+        self.commit(change, Expect::nothing(), audit).await.map(drop)
+    }
+
+    /// Settles a call whose intent is in the ledger. What a sweep has settled meanwhile stays as it is.
+    async fn write_settlement(&self, kept: Kept) -> Result<()> {
+        let change = Change::SettleInvocation {
+            id: kept.invocation.id,
+            settlement: Box::new(kept.settlement),
+        };
+        match self.commit(change, Expect::nothing(), kept.entry.into()).await {
+            Err(error) if !matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => Err(error),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -236,7 +281,7 @@ impl Writer {
                 () = recorder.hurry.notified() => {}
             }
             match self.inner.write_batch().await {
-                Ok(_) => delay = RETRY,
+                Ok(()) => delay = RETRY,
                 Err(error) => {
                     tracing::warn!(%error, "call records could not be written; trying again");
                     pause = delay;
