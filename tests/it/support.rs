@@ -61,6 +61,6 @@ pub(crate) use oracles::{
 };
 pub(crate) use rig::Rig;
 pub(crate) use server::{RequestExt, Server, level_of, policy_for, structured, text};
-pub(crate) use upstream::{Records, Transport, Upstream};
+pub(crate) use upstream::{Transport, Upstream};
 pub(crate) use waiting::{SECOND, eventually, eventually_within};
 pub(crate) use watch::Watch;

@@ -6,7 +6,9 @@ use caliber::core::invocation::InvocationOutcome;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use crate::support::{Rig, Transport, Upstream, assert_executions, outcomes, structured, text};
+use crate::support::{
+    Rig, Transport, Upstream, assert_executions, assert_no_cross_talk, outcomes, structured, text,
+};
 
 /// The promise is about a second; on a machine that is busy with other things it is still far from twenty.
 const TWENTY_SECONDS_AT_ONCE: Duration = Duration::from_secs(5);
@@ -70,5 +72,38 @@ async fn a_hundred_calls_in_one_session_get_their_own_answers() {
             [InvocationOutcome::Ok; 100],
             "{transport:?}"
         );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_at_once_never_receive_each_others_answers() {
+    for transport in Transport::ALL {
+        let rig = Rig::open().await;
+        let upstream = Upstream::start(transport, &[]).await;
+        let server = rig.admit("echo", upstream.endpoint()).await;
+        let canaries = [(&rig.ada, "belongs-to-ada"), (&rig.ben, "belongs-to-ben")];
+        let mut calls = JoinSet::new();
+        for number in 0..100 {
+            let (caller, canary) = canaries[number % 2];
+            let (server, caller) = (server.clone(), caller.clone());
+            calls.spawn(async move {
+                let value = format!("{canary} {number}");
+                (
+                    number,
+                    text(
+                        &server
+                            .call(&caller, "echo", json!({ "value": value }))
+                            .await
+                            .unwrap(),
+                    ),
+                )
+            });
+        }
+        let answers = calls.join_all().await;
+        let received = answers.iter().map(|(number, answer)| {
+            let (caller, canary) = canaries[number % 2];
+            (caller, canary, answer.as_str())
+        });
+        assert_no_cross_talk(&received.collect::<Vec<_>>());
     }
 }

@@ -91,12 +91,35 @@ async fn half_a_surrogate_pair_in_an_argument_is_refused() {
             .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{arguments}: {error:?}");
     }
+    let in_a_name = JsonText::parse(r#"{"\ud83d":1}"#, JsonLimits::ARGUMENTS).unwrap_err();
+    assert_eq!(in_a_name.kind(), ErrorKind::Invalid, "{in_a_name:?}");
     let after = server
         .call(&rig.ada, "echo", json!({ "value": "after" }))
         .await
         .unwrap();
     assert_eq!(text(&after), "after");
     assert_executions(&upstream, 2);
+}
+
+/// A number beyond every double cannot be held against a schema: it is refused, and never sent as another number.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_number_beyond_every_double_is_refused_or_passed_on_and_never_changed() {
+    let rig = Rig::open().await;
+    let upstream = Upstream::start(Transport::Stdio, &[]).await;
+    let server = rig.admit("echo", upstream.endpoint()).await;
+    let sent = server
+        .send(&rig.ada, server.raw_request("echo", r#"{"value":1e400}"#))
+        .await;
+    match sent {
+        Ok(outcome) => {
+            let content = outcome.answer.result.member("structuredContent").unwrap();
+            assert_eq!(content.member("value").unwrap().as_str(), "1e400");
+        }
+        Err(error) => {
+            assert_eq!(error.reason(), Some(ReasonCode::ArgumentsUnchecked), "{error:?}");
+            assert_executions(&upstream, 0);
+        }
+    }
 }
 
 /// In a result it costs at most that call.

@@ -8,8 +8,8 @@ use serde_json::json;
 
 use crate::support::rig::definition;
 use crate::support::{
-    Rig, SECOND, Server, Transport, Upstream, assert_executions, eventually, outcomes, signal, structured,
-    text,
+    RequestExt, Rig, SECOND, Server, Transport, Upstream, assert_executions, eventually, outcomes, signal,
+    structured, text,
 };
 
 async fn count(server: &Server, caller: &caliber::core::principal::Principal) -> i64 {
@@ -39,8 +39,7 @@ async fn an_inbound_session_has_a_sequence_of_its_own() {
     let server = rig.admit("counter", upstream.endpoint()).await;
     let mut seen = Vec::new();
     for session in ["one", "two", "one"] {
-        let mut request = server.request("count", json!({}));
-        request.inbound_session = Some(session.to_owned());
+        let request = server.request("count", json!({})).in_session(session);
         let outcome = server.send(&rig.ada, request).await.unwrap();
         seen.push(structured(&outcome)["count"].as_i64().unwrap());
     }

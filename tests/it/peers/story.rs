@@ -56,7 +56,7 @@ async fn told(surface: Surface, scenario: Scenario) {
         let ended = call(structured).await;
         assert_answer(&ended, structured, false);
         let Ended::Answered { result, .. } = ended else {
-            unreachable!("it was looked at above")
+            panic!("it was looked at above")
         };
         assert_eq!(result["structuredContent"][*member], *value, "{result}");
         expected.push("ok");

@@ -28,7 +28,8 @@ pub(super) enum Surface {
         server: Server,
     },
     Api {
-        rig: Box<Rig>,
+        /// Kept, so that it goes on.
+        _rig: Box<Rig>,
         api: Box<Api>,
         server: Server,
     },
@@ -67,7 +68,7 @@ impl Surface {
             .to_owned();
         let server = Server::of(&rig, id.parse().unwrap());
         Self::Api {
-            rig: Box::new(rig),
+            _rig: Box::new(rig),
             api: Box::new(api),
             server,
         }

@@ -70,11 +70,6 @@ impl Api {
         &self.token
     }
 
-    /// Where the routes stand, such as `http://127.0.0.1:1234/prefix`.
-    pub(crate) fn base(&self) -> &str {
-        &self.base
-    }
-
     /// Asks for a path below the prefix, such as `/mcp-servers`.
     pub(crate) async fn get(&self, path: &str) -> Reply {
         self.send("GET", path, None).await

@@ -1,6 +1,6 @@
 //! An installation to test against.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use caliber::core::grant::Grantee;
@@ -139,15 +139,6 @@ impl Rig {
     /// The folder of the database.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
-    }
-
-    /// The database and what SQLite keeps beside it.
-    pub(crate) fn database_files(&self) -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(self.folder()).expect("the folder of the database can be read");
-        entries
-            .filter_map(|entry| Some(entry.ok()?.path()))
-            .filter(|path| path.is_file())
-            .collect()
     }
 
     /// Who acts, on the surface of the library.

@@ -167,11 +167,6 @@ impl Upstream {
         .await;
     }
 
-    /// A folder of the test's own, for files such as a catalog; gone when the value is dropped.
-    pub(crate) fn folder(&self) -> &Path {
-        self.folder.path()
-    }
-
     fn state(&self) -> PathBuf {
         self.folder.path().join("state")
     }

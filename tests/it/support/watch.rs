@@ -32,7 +32,6 @@ pub(crate) struct Watch {
     pub(crate) control: Server,
     rig_ada: caliber::core::principal::Principal,
     memory: u64,
-    allowed: u64,
     baseline: Baseline,
     stop: Arc<AtomicBool>,
     beats: JoinHandle<u32>,
@@ -77,19 +76,11 @@ impl Watch {
             control,
             rig_ada: rig.ada.clone(),
             memory: resident_bytes(),
-            allowed: MEMORY,
             baseline,
             stop,
             beats,
             _upstream: upstream,
         }
-    }
-
-    /// Another bound for the growth of memory than 64 MiB, for a test whose results are large on purpose.
-    #[must_use]
-    pub(crate) fn allowing_memory(mut self, bytes: u64) -> Self {
-        self.allowed = bytes;
-        self
     }
 
     /// O1: the control tool and health answer within a second, now.
@@ -106,10 +97,7 @@ impl Watch {
         let beats = self.beats.await.expect("the control server answers all the time");
         assert!(beats > 0, "the control server was never called");
         let growth = peak_bytes().saturating_sub(self.memory);
-        assert!(
-            growth <= self.allowed,
-            "memory grew by {growth} bytes at its peak"
-        );
+        assert!(growth <= MEMORY, "memory grew by {growth} bytes at its peak");
         let end = Instant::now() + LEAKS;
         while let Some(leak) = self.baseline.leak() {
             assert!(
