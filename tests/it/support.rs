@@ -1,6 +1,6 @@
 //! What the end-to-end tests stand on. A test reads like this:
 //!
-//! ```ignore
+//! ```text
 //! #[test]
 //! fn a_dripping_answer_ends_at_the_deadline() {
 //!     isolated(|| async {
