@@ -220,13 +220,13 @@ fn refusal(answer: &Answer) -> Failure {
     let mut failure = Failure::new(exit, escaped(&detail, 4_000));
     failure.hint = hint(exit, reason);
     if answer.status == StatusCode::UNAUTHORIZED {
-        failure.hint = Some("give a token with --token-file or in CALIBER_TOKEN".to_owned());
+        failure.hint = Some("give a token with --token-file or in CALIBER_TOKEN".into());
     }
     if !problem.reason_code.is_empty() {
         failure = failure.with_reason(escaped(&problem.reason_code, 100));
     }
-    failure.approval = problem.approval_id.map(|id| escaped(&id, 100));
-    failure.invocation = problem.invocation_id.map(|id| escaped(&id, 100));
+    failure.approval = problem.approval_id.map(|id| escaped(&id, 100).into());
+    failure.invocation = problem.invocation_id.map(|id| escaped(&id, 100).into());
     failure
 }
 

@@ -89,13 +89,13 @@ pub(crate) struct Failure {
     /// One line, without a secret.
     pub(crate) message: String,
     /// What to do about it.
-    pub(crate) hint: Option<String>,
+    pub(crate) hint: Option<Box<str>>,
     /// The stable word for programs.
-    pub(crate) reason_code: Option<String>,
+    pub(crate) reason_code: Option<Box<str>>,
     /// The request for consent that was made.
-    pub(crate) approval: Option<String>,
+    pub(crate) approval: Option<Box<str>>,
     /// The call in the ledger.
-    pub(crate) invocation: Option<String>,
+    pub(crate) invocation: Option<Box<str>>,
 }
 
 /// The longest message that is printed, in characters.
@@ -118,12 +118,12 @@ impl Failure {
         Self::new(Exit::Usage, message)
     }
 
-    pub(crate) fn with_hint(mut self, hint: impl Into<String>) -> Self {
+    pub(crate) fn with_hint(mut self, hint: impl Into<Box<str>>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    pub(crate) fn with_reason(mut self, reason: impl Into<String>) -> Self {
+    pub(crate) fn with_reason(mut self, reason: impl Into<Box<str>>) -> Self {
         self.reason_code = Some(reason.into());
         self
     }
@@ -155,7 +155,7 @@ impl Failure {
             ("invocation_id", &self.invocation),
         ] {
             if let Some(value) = value {
-                error.insert(key.to_owned(), value.as_str().into());
+                error.insert(key.to_owned(), (**value).into());
             }
         }
         serde_json::json!({ "error": error })
@@ -175,11 +175,11 @@ impl From<Error> for Failure {
         }
         let mut failure = Self::new(exit, error.message());
         failure.hint = hint(exit, error.reason());
-        failure.reason_code = error.reason().map(|reason| reason.as_str().to_owned());
+        failure.reason_code = error.reason().map(|reason| reason.as_str().into());
         for (key, value) in error.context() {
             match *key {
-                "approval" => failure.approval = Some(value.clone()),
-                "invocation" => failure.invocation = Some(value.clone()),
+                "approval" => failure.approval = Some(value.as_str().into()),
+                "invocation" => failure.invocation = Some(value.as_str().into()),
                 _ => {}
             }
         }
@@ -227,7 +227,7 @@ fn exit_of_store(kind: caliber::store::ErrorKind) -> Option<Exit> {
 }
 
 /// What to do about a failure, where more can be said than the message does.
-pub(crate) fn hint(exit: Exit, reason: Option<ReasonCode>) -> Option<String> {
+pub(crate) fn hint(exit: Exit, reason: Option<ReasonCode>) -> Option<Box<str>> {
     let text = match (exit, reason) {
         (_, Some(ReasonCode::InventoryAbsent)) => "`caliber servers discover SERVER` lists its tools",
         (_, Some(ReasonCode::Unclassified)) => {
@@ -263,7 +263,7 @@ pub(crate) fn hint(exit: Exit, reason: Option<ReasonCode>) -> Option<String> {
         }
         _ => return None,
     };
-    Some(text.to_owned())
+    Some(text.into())
 }
 
 #[cfg(test)]

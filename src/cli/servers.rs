@@ -302,7 +302,7 @@ async fn check(backend: &Backend, output: Output, server: &str) -> Outcome {
             .and_then(|code| serde_json::from_value(code.into()).ok());
         let exit = exit_of(StatusCode::BAD_GATEWAY, reason);
         let mut failure = Failure::new(exit, check.error.unwrap_or_else(|| "the check failed".to_owned()));
-        failure.reason_code = check.reason_code;
+        failure.reason_code = check.reason_code.map(Into::into);
         failure.hint = hint(exit, reason);
         return Err(failure);
     }

@@ -74,7 +74,7 @@ pub(super) async fn run(backend: &Backend, output: Output, call: &Call) -> Outco
     }
     if invoked.is_error {
         let mut failure = Failure::new(Exit::ToolError, "the tool says that it failed");
-        failure.invocation = Some(invoked.invocation_id);
+        failure.invocation = Some(invoked.invocation_id.into());
         return Err(failure);
     }
     Ok(())
