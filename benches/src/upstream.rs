@@ -1,7 +1,9 @@
-//! A server that does no work: what is measured is the way to it.
+//! Servers to be called: one that does no work, so that what is measured is the way to it, and an official one.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use anyhow::Context;
 use axum::Router;
 use axum::serve::ListenerExt;
 use rmcp::model::{
@@ -12,6 +14,7 @@ use rmcp::service::RequestContext;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
+use tokio::io::{AsyncBufReadExt, BufReader};
 
 /// Answers every call with the same short text.
 #[derive(Clone)]
@@ -79,5 +82,49 @@ impl ServerHandler for Echo {
         _context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         Ok(CallToolResult::success(vec![ContentBlock::text("twenty bytes of text")]).into())
+    }
+}
+
+/// The official `server-everything` over streamable HTTP, on loopback.
+pub struct Everything {
+    /// Where it listens.
+    pub url: String,
+    // Ended with the value.
+    _process: tokio::process::Child,
+}
+
+impl Everything {
+    /// Starts it, if it is installed.
+    pub async fn start() -> anyhow::Result<Option<Self>> {
+        let node = crate::process::peers().join("node");
+        let script = node.join("node_modules/@modelcontextprotocol/server-everything/dist/index.js");
+        if !script.exists() {
+            return Ok(None);
+        }
+        let mut process = tokio::process::Command::new("node")
+            .env("PORT", "0")
+            .arg("--import")
+            .arg(node.join("loopback.mjs"))
+            .arg(script)
+            .arg("streamableHttp")
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        let stderr = process.stderr.take().context("no standard error")?;
+        let mut lines = BufReader::new(stderr).lines();
+        let wait = Duration::from_secs(20);
+        while let Some(line) = tokio::time::timeout(wait, lines.next_line()).await?? {
+            if let Some((_, address)) = line.split_once("listening on ") {
+                let url = format!("http://{}/mcp", address.trim());
+                // Read on, or it blocks when the pipe is full.
+                tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+                return Ok(Some(Self {
+                    url,
+                    _process: process,
+                }));
+            }
+        }
+        anyhow::bail!("server-everything ended before it listened")
     }
 }
