@@ -200,5 +200,4 @@ table! {
 }
 
 joinable!(inventories -> servers (server_id));
-allow_tables_to_appear_in_same_query!(servers, inventories);
-allow_tables_to_appear_in_same_query!(tools, classifications);
+allow_tables_to_appear_in_same_query!(servers, inventories, tools, classifications);

@@ -83,7 +83,7 @@ pub(crate) async fn token_by_hash(conn: &mut Connection, hash: &TokenHash) -> Re
     let row: Option<TokenRow> = tokens::table
         .filter(tokens::hash.eq(hash.to_string()))
         .select(TokenRow::as_select())
-        .first(conn)
+        .get_result(conn)
         .await
         .optional()?;
     row.map(TokenRow::token).transpose()

@@ -2,29 +2,42 @@
 
 use caliber_core::registry::{AdmissionQuery, Entity, Expect, Revision, StoredFacts};
 use caliber_core::server::Visibility;
+use diesel::{
+    BoolExpressionMethods, ExpressionMethods, JoinOnDsl, NullableExpressionMethods, OptionalExtension,
+    QueryDsl, SelectableHelper,
+};
+use diesel_async::RunQueryDsl;
 
-use super::{Connection, access, approvals, revisions, servers, tools};
+use super::{Connection, access, approvals, revisions, tools as listed_tools};
 use crate::error::Result;
-use crate::rows::{ApprovalRow, unsigned};
+use crate::rows::{ApprovalRow, ClassificationRow, ServerRow, ToolFactsRow, unsigned};
+use crate::schema::{classifications, inventories, servers, tools};
 
-/// The facts, read at one moment: the caller holds a snapshot.
+/// What one row of joined tables says of a call's target: the server, the revision of its inventory, the tool and
+/// its classification.
+type TargetRow = (
+    ServerRow,
+    Option<i64>,
+    Option<ToolFactsRow>,
+    Option<ClassificationRow>,
+);
+
+/// The facts, read at one moment: the caller holds a snapshot. Few statements, because every call waits for them.
 pub(crate) async fn admission(conn: &mut Connection, query: &AdmissionQuery) -> Result<Option<StoredFacts>> {
     let AdmissionQuery { server: id, tool, .. } = query;
-    let Some((server, inventory)) = servers::with_inventory_revision(conn, id).await? else {
+    let Some((server, inventory, facts, classification)) = target(conn, query).await? else {
         return Ok(None);
     };
-    let discovered = inventory > 0;
-    let facts = if discovered {
-        tools::facts(conn, id, tool).await?
+    let server = server.record()?;
+    let facts = facts.map(ToolFactsRow::facts).transpose()?;
+    let classification = classification
+        .map(ClassificationRow::classification)
+        .transpose()?;
+    let withheld = if inventory.is_some() && facts.is_none() {
+        listed_tools::withheld(conn, id, tool).await?
     } else {
         None
     };
-    let withheld = if discovered && facts.is_none() {
-        tools::withheld(conn, id, tool).await?
-    } else {
-        None
-    };
-    let classification = tools::classification(conn, id, tool).await?;
     let elsewhere = server.visibility == Visibility::Public && query.project != server.project;
     let other = if elsewhere {
         &query.project
@@ -33,6 +46,8 @@ pub(crate) async fn admission(conn: &mut Connection, query: &AdmissionQuery) -> 
     };
     let grants = access::grants_for(conn, query, (&server.project, other)).await?;
 
+    let discovered = inventory.is_some();
+    let inventory = unsigned("inventories.revision", inventory.unwrap_or(0))?;
     let classified = classification
         .as_ref()
         .map_or(Revision(0), |bound| bound.revision);
@@ -67,4 +82,27 @@ pub(crate) async fn admission(conn: &mut Connection, query: &AdmissionQuery) -> 
         approval,
         expect: Expect(expect),
     }))
+}
+
+async fn target(conn: &mut Connection, query: &AdmissionQuery) -> Result<Option<TargetRow>> {
+    let listed = tools::server_id
+        .eq(servers::id)
+        .and(tools::name.eq(query.tool.to_string()));
+    let bound = classifications::server_id
+        .eq(servers::id)
+        .and(classifications::tool.eq(query.tool.to_string()));
+    Ok(servers::table
+        .left_join(inventories::table)
+        .left_join(tools::table.on(listed))
+        .left_join(classifications::table.on(bound))
+        .filter(servers::id.eq(query.server.as_str()))
+        .select((
+            ServerRow::as_select(),
+            inventories::revision.nullable(),
+            Option::<ToolFactsRow>::as_select(),
+            Option::<ClassificationRow>::as_select(),
+        ))
+        .get_result(conn)
+        .await
+        .optional()?)
 }

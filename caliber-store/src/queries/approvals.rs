@@ -26,7 +26,7 @@ pub(super) async fn row(conn: &mut Connection, id: &ApprovalId) -> Result<Option
     Ok(approvals::table
         .find(id.as_str())
         .select(ApprovalRow::as_select())
-        .first(conn)
+        .get_result(conn)
         .await
         .optional()?)
 }
@@ -113,7 +113,7 @@ async fn standing(conn: &mut Connection, id: &ApprovalId) -> Result<(String, i64
     let found: Option<(String, i64, i64)> = approvals::table
         .find(id.as_str())
         .select((approvals::state, approvals::expires_at, approvals::revision))
-        .first(conn)
+        .get_result(conn)
         .await
         .optional()?;
     let (state, expires_at, revision) = found.ok_or_else(|| CoreError::not_found("approval", id.as_str()))?;

@@ -74,7 +74,7 @@ async fn sequence(conn: &mut Connection, id: &AuditId) -> Result<Option<i64>> {
     Ok(audit_entries::table
         .filter(audit_entries::id.eq(id.as_str()))
         .select(audit_entries::sequence)
-        .first(conn)
+        .get_result(conn)
         .await
         .optional()?)
 }
@@ -84,7 +84,7 @@ pub(crate) async fn audit_entry(conn: &mut Connection, id: &AuditId) -> Result<O
     let row: Option<AuditRow> = audit_entries::table
         .filter(audit_entries::id.eq(id.as_str()))
         .select(AuditRow::as_select())
-        .first(conn)
+        .get_result(conn)
         .await
         .optional()?;
     row.map(AuditRow::entry).transpose()

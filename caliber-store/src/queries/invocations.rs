@@ -27,7 +27,7 @@ async fn row(conn: &mut Connection, id: &InvocationId) -> Result<Option<Invocati
     Ok(invocations::table
         .find(id.as_str())
         .select(InvocationRow::as_select())
-        .first(conn)
+        .get_result(conn)
         .await
         .optional()?)
 }

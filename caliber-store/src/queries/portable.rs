@@ -3,6 +3,9 @@
 //!
 //! Ordinary code that is compiled once per backend: PostgreSQL is a second parent, not a second copy. What only one
 //! backend can do stays in that backend.
+//!
+//! What is found by a key is read with `get_result`, never with `first`: SQLite plans a statement with a bound `LIMIT`
+//! again each time that it runs, which costs more than the reading.
 
 use super::{Backend, Connection, now};
 

@@ -34,25 +34,25 @@ pub(super) async fn current(conn: &mut Connection, entity: &Entity) -> Result<u6
         Entity::Server(id) => servers::table
             .find(id.as_str())
             .select(servers::revision)
-            .first(conn)
+            .get_result(conn)
             .await
             .optional()?,
         Entity::Inventory(id) => inventories::table
             .find(id.as_str())
             .select(inventories::revision)
-            .first(conn)
+            .get_result(conn)
             .await
             .optional()?,
         Entity::Classification(id, tool) => classifications::table
             .find((id.as_str(), tool.as_str()))
             .select(classifications::revision)
-            .first(conn)
+            .get_result(conn)
             .await
             .optional()?,
         Entity::Approval(id) => approvals::table
             .find(id.as_str())
             .select(approvals::revision)
-            .first(conn)
+            .get_result(conn)
             .await
             .optional()?,
         Entity::Access(_) => return counted(conn, entity).await,
@@ -72,7 +72,7 @@ async fn counted(conn: &mut Connection, entity: &Entity) -> Result<u64> {
     let count: Option<i64> = revisions::table
         .find(entity.to_string())
         .select(revisions::revision)
-        .first(conn)
+        .get_result(conn)
         .await
         .optional()?;
     unsigned("revisions.revision", count.unwrap_or(0))

@@ -18,7 +18,7 @@ pub(crate) async fn secret(conn: &mut Connection, id: &SecretId) -> Result<Optio
     let row: Option<SecretRow> = secrets::table
         .find(id.as_str())
         .select(SecretRow::as_select())
-        .first(conn)
+        .get_result(conn)
         .await
         .optional()?;
     row.map(SecretRow::sealed).transpose()

@@ -38,28 +38,9 @@ pub(super) async fn row(conn: &mut Connection, id: &ServerId) -> Result<Option<S
     Ok(servers::table
         .find(id.as_str())
         .select(ServerRow::as_select())
-        .first(conn)
+        .get_result(conn)
         .await
         .optional()?)
-}
-
-/// A server, and the revision of its inventory, zero before the first.
-pub(super) async fn with_inventory_revision(
-    conn: &mut Connection,
-    id: &ServerId,
-) -> Result<Option<(ServerRecord, u64)>> {
-    let found: Option<(ServerRow, Option<i64>)> = servers::table
-        .left_join(inventories::table)
-        .filter(servers::id.eq(id.as_str()))
-        .select((ServerRow::as_select(), inventories::revision.nullable()))
-        .first(conn)
-        .await
-        .optional()?;
-    let Some((row, revision)) = found else {
-        return Ok(None);
-    };
-    let revision = unsigned("inventories.revision", revision.unwrap_or(0))?;
-    Ok(Some((row.record()?, revision)))
 }
 
 /// A server by its name.
@@ -67,7 +48,7 @@ pub(crate) async fn server_by_name(conn: &mut Connection, name: &ServerName) -> 
     let row: Option<ServerRow> = servers::table
         .filter(servers::name.eq(name.as_str()))
         .select(ServerRow::as_select())
-        .first(conn)
+        .get_result(conn)
         .await
         .optional()?;
     row.map(ServerRow::record).transpose()

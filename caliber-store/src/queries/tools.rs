@@ -6,7 +6,7 @@ use caliber_core::id::ServerId;
 use caliber_core::inventory::{Inventory, ToolView};
 use caliber_core::page::{Page, PageRequest};
 use caliber_core::policy::Classification;
-use caliber_core::registry::{Entity, NewInventory, ToolFacts};
+use caliber_core::registry::{Entity, NewInventory};
 use diesel::{
     BoolExpressionMethods, ExpressionMethods, JoinOnDsl, OptionalExtension, QueryDsl, SelectableHelper,
 };
@@ -16,8 +16,7 @@ use super::{Backend, Connection, revisions, servers};
 use crate::cursor::List;
 use crate::error::Result;
 use crate::rows::{
-    ClassificationRow, InventoryRow, NewToolRow, NewWithheldRow, ToolFactsRow, WithheldRow, micros,
-    tool_view, unsigned,
+    ClassificationRow, InventoryRow, NewToolRow, NewWithheldRow, WithheldRow, micros, tool_view, unsigned,
 };
 use crate::schema::{classifications, inventories, tools, withheld_tools};
 
@@ -28,7 +27,7 @@ pub(crate) async fn inventory(conn: &mut Connection, server: &ServerId) -> Resul
     let row: Option<InventoryRow> = inventories::table
         .find(server.as_str())
         .select(InventoryRow::as_select())
-        .first(conn)
+        .get_result(conn)
         .await
         .optional()?;
     let Some(row) = row else {
@@ -85,7 +84,7 @@ pub(crate) async fn tool(
     let descriptor: Option<String> = tools::table
         .find((server.as_str(), tool.as_str()))
         .select(tools::descriptor)
-        .first(conn)
+        .get_result(conn)
         .await
         .optional()?;
     let Some(descriptor) = descriptor else {
@@ -93,21 +92,6 @@ pub(crate) async fn tool(
     };
     let classification = classification_row(conn, server, tool).await?;
     tool_view(descriptor, classification).map(Some)
-}
-
-/// What admission needs of a tool.
-pub(super) async fn facts(
-    conn: &mut Connection,
-    server: &ServerId,
-    tool: &ToolName,
-) -> Result<Option<ToolFacts>> {
-    let row: Option<ToolFactsRow> = tools::table
-        .find((server.as_str(), tool.as_str()))
-        .select(ToolFactsRow::as_select())
-        .first(conn)
-        .await
-        .optional()?;
-    row.map(ToolFactsRow::facts).transpose()
 }
 
 /// Why a tool is withheld, if it is.
@@ -127,15 +111,6 @@ pub(super) async fn withheld(
 }
 
 /// What an admin decided about a tool.
-pub(super) async fn classification(
-    conn: &mut Connection,
-    server: &ServerId,
-    tool: &ToolName,
-) -> Result<Option<Classification>> {
-    let row = classification_row(conn, server, tool).await?;
-    row.map(ClassificationRow::classification).transpose()
-}
-
 async fn classification_row(
     conn: &mut Connection,
     server: &ServerId,
@@ -144,7 +119,7 @@ async fn classification_row(
     Ok(classifications::table
         .find((server.as_str(), tool.as_str()))
         .select(ClassificationRow::as_select())
-        .first(conn)
+        .get_result(conn)
         .await
         .optional()?)
 }
@@ -161,7 +136,7 @@ pub(super) async fn record_discovery(
     let before: Option<(i64, Option<i64>)> = inventories::table
         .find(id)
         .select((inventories::revision, inventories::live_discovered_at))
-        .first(conn)
+        .get_result(conn)
         .await
         .optional()?;
     let (revision, live_before) = match before {
