@@ -6,6 +6,7 @@
     clippy::panic,
     clippy::print_stderr,
     clippy::print_stdout,
+    clippy::unreachable,
     clippy::unwrap_used,
     reason = "a test fails by panicking, its helpers too"
 )]
