@@ -21,6 +21,9 @@ use crate::registry::{Change, Expect};
 const BATCH: usize = 512;
 /// The first wait after a failed attempt; each further one is twice as long.
 const RETRY: Duration = Duration::from_millis(100);
+/// How many writers may end before their time while somebody waits for them. A runtime that is shutting down drops
+/// every task that it is given: starting one more there would go on for ever.
+const ABANDONED_WRITERS: u64 = 3;
 /// The longest wait after a failed attempt.
 const RETRY_LIMIT: Duration = Duration::from_secs(5);
 
@@ -48,6 +51,8 @@ struct State {
     failures: u64,
     /// Whether the last attempt failed.
     failing: bool,
+    /// Writers that ended before their time, ever.
+    abandoned: u64,
     /// Calls that have begun and will record their end.
     calls: usize,
 }
@@ -109,12 +114,16 @@ impl Inner {
     /// Waits until there is room for one more record. As long as the store takes no records, the backlog is all
     /// there is, and a call whose record could not be kept is refused.
     pub(super) async fn room_for_record(self: &Arc<Self>) -> Result<()> {
+        let abandoned = self.recorder.state().abandoned;
         loop {
             let changed = self.recorder.changed.notified();
             {
                 let state = self.recorder.state();
                 if state.waiting.len() < self.recorder.backlog {
                     return Ok(());
+                }
+                if state.abandoned > abandoned + ABANDONED_WRITERS {
+                    return Err(unwritable());
                 }
                 if state.failing {
                     drop(state);
@@ -150,9 +159,9 @@ impl Inner {
 
     /// Waits until every record so far is written.
     pub(super) async fn flush_records(self: &Arc<Self>) -> Result<()> {
-        let (target, failures) = {
+        let (target, failures, abandoned) = {
             let state = self.recorder.state();
-            (state.recorded, state.failures)
+            (state.recorded, state.failures, state.abandoned)
         };
         loop {
             let changed = self.recorder.changed.notified();
@@ -161,7 +170,7 @@ impl Inner {
                 if state.written >= target {
                     return Ok(());
                 }
-                if state.failures > failures {
+                if state.failures > failures || state.abandoned > abandoned + ABANDONED_WRITERS {
                     return Err(unwritable());
                 }
             }
@@ -313,6 +322,7 @@ impl Drop for Writer {
         {
             let mut state = self.inner.recorder.state();
             state.has_writer = false;
+            state.abandoned += 1;
             if std::thread::panicking() {
                 state.failing = true;
                 state.failures += 1;

@@ -240,6 +240,51 @@ fn a_runtime_that_ends_takes_no_record_along() {
     });
 }
 
+/// A runtime that shuts down drops every task that it is given. Whoever closes there must come to an end, or the
+/// runtime never does.
+#[test]
+fn closing_ends_on_a_runtime_that_is_shutting_down() {
+    let parts = Parts::new();
+    let settings = Settings {
+        record_linger: Duration::from_secs(3_600),
+        ..Settings::default()
+    };
+    let first = tokio::runtime::Runtime::new().unwrap();
+    let caliber = parts.caliber_with(settings);
+    let world = first.block_on(async {
+        let world = World::around(parts, caliber, vec![number_tool("number")]).await;
+        world.classify("number", ToolPolicy::allow_read()).await;
+        world.call().await.unwrap();
+        world
+    });
+    first.shutdown_timeout(Duration::from_secs(10));
+
+    let second = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    let (handle, caliber) = (second.handle().clone(), world.caliber.clone());
+    let (started, has_started) = std::sync::mpsc::channel();
+    second.spawn(async move {
+        started.send(()).unwrap();
+        // A task that never ends is finished only because the runtime refuses it.
+        while !handle.spawn(std::future::pending::<()>()).is_finished() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        caliber.close(Duration::from_secs(1)).await
+    });
+    has_started.recv().unwrap();
+    let (ended, has_ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        drop(second);
+        ended.send(()).unwrap();
+    });
+    has_ended
+        .recv_timeout(Duration::from_secs(20))
+        .expect("the runtime comes to its end");
+}
+
 #[test]
 fn a_call_whose_runtime_ends_is_recorded_as_cancelled() {
     let parts = Parts::new();
