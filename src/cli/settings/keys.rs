@@ -489,7 +489,7 @@ mod tests {
                 assert!(seen.insert((*alias).to_owned()), "{alias}");
             }
         }
-        for variable in super::super::OWN_VARIABLES {
+        for variable in super::super::layers::OWN_VARIABLES {
             assert!(seen.insert((*variable).to_owned()), "{variable}");
         }
         for (variable, _) in FOREIGN_VARIABLES {
