@@ -5,6 +5,18 @@ use serde_json::{Value, json};
 use crate::support::Transport;
 use crate::support::peers::{Peer, Python, everything, git, time};
 
+/// The newest revision of the legacy protocol family.
+const LEGACY: &str = "2025-11-25";
+/// The newest revision of the modern family.
+const MODERN: &str = "2026-07-28";
+
+fn newest_of(python: Python) -> &'static str {
+    match python {
+        Python::Mcp1 => LEGACY,
+        Python::Mcp2 => MODERN,
+    }
+}
+
 /// One call and what its answer must hold.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
@@ -28,6 +40,8 @@ pub(super) enum Slow {
 pub(super) struct Scenario {
     pub(super) peer: Peer,
     pub(super) tools: u64,
+    /// The protocol revision that is agreed on: the newest that both sides speak.
+    pub(super) protocol: &'static str,
     pub(super) good: Call,
     /// A tool that promises structured content, with a member of it.
     pub(super) structured: Option<(Call, &'static str, Value)>,
@@ -44,6 +58,7 @@ pub(super) fn everything_over(transport: Transport) -> Option<Scenario> {
     Some(Scenario {
         peer: everything(transport)?,
         tools: 13,
+        protocol: LEGACY,
         good: call("echo", json!({ "message": "Grüße 🔥" }), "Grüße 🔥"),
         structured: Some((
             call(
@@ -76,6 +91,7 @@ pub(super) fn time_on(python: Python) -> Option<Scenario> {
     Some(Scenario {
         peer: time(python)?,
         tools: 2,
+        protocol: newest_of(python),
         good: Call {
             tool: "convert_time",
             arguments,
@@ -100,6 +116,7 @@ pub(super) fn git_on(python: Python) -> Option<Scenario> {
     let path = path.expect("a git server has a repository");
     Some(Scenario {
         tools: 12,
+        protocol: newest_of(python),
         good: Call {
             tool: "git_log",
             arguments: json!({ "repo_path": path }),

@@ -25,6 +25,7 @@ fn assert_refused(ended: Ended, reason: &str) {
 async fn told(surface: Surface, scenario: Scenario) {
     let Scenario {
         tools,
+        protocol,
         good,
         structured,
         failing,
@@ -38,7 +39,12 @@ async fn told(surface: Surface, scenario: Scenario) {
     };
     let mut expected = Vec::new();
 
-    assert_eq!(surface.check().await, *tools, "a check sees every tool");
+    let (spoken, checked) = surface.check().await;
+    assert_eq!(
+        (spoken.as_str(), checked as u64),
+        (*protocol, *tools),
+        "a check sees every tool"
+    );
     assert_refused(call(good).await, "inventory_absent");
     assert_eq!(
         surface.discover().await,

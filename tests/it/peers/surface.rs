@@ -92,29 +92,28 @@ impl Surface {
         Self::Command(command)
     }
 
-    /// Checks the server and gives the number of tools that it says it has.
-    pub(super) async fn check(&self) -> u64 {
-        match self {
+    /// Checks the server, and gives the protocol revision and the number of tools that it says it has.
+    pub(super) async fn check(&self) -> (String, usize) {
+        let checked = match self {
             Self::Library { rig, server } => {
                 let checked = rig.caliber.check(server.who(), &server.id).await.unwrap();
-                checked.report.unwrap().tools.len() as u64
+                let report = checked.report.unwrap();
+                return (report.protocol_version, report.tools.len());
             }
-            Self::Api { api, server, .. } => {
-                let checked = api
-                    .post(
-                        &format!("/mcp-servers/{}/test-connection", server.id),
-                        Value::Null,
-                    )
-                    .await
-                    .data();
-                assert_eq!(checked["success"], true, "{checked}");
-                checked["tools"].as_array().unwrap().len() as u64
-            }
-            Self::Command(command) => command.run(&["servers", "check", NAME]).await.json()["tools"]
-                .as_array()
-                .unwrap()
-                .len() as u64,
-        }
+            Self::Api { api, server, .. } => api
+                .post(
+                    &format!("/mcp-servers/{}/test-connection", server.id),
+                    Value::Null,
+                )
+                .await
+                .data(),
+            Self::Command(command) => command.run(&["servers", "check", NAME]).await.json(),
+        };
+        assert_eq!(checked["success"], true, "{checked}");
+        (
+            text(&checked["protocol_version"]),
+            checked["tools"].as_array().unwrap().len(),
+        )
     }
 
     /// Discovers the server and gives the number of tools in its inventory.
