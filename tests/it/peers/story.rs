@@ -82,7 +82,14 @@ async fn told(surface: Surface, scenario: Scenario) {
         run_slow(&surface, good, slow).await;
         expected.extend(["timeout", "cancelled"]);
     }
-    assert_answer(&call(good).await, good, false);
+    let mut ended = call(good).await;
+    // The older SDK may end when it wakes up to calls that were given up meanwhile. What was on its way then is
+    // unknown and is not sent again; the next call finds a new process.
+    if matches!(slow, Slow::Stopped(_)) && ended == Ended::Refused("outcome_unknown".to_owned()) {
+        expected.push("outcome_unknown");
+        ended = call(good).await;
+    }
+    assert_answer(&ended, good, false);
     expected.push("ok");
     assert_eq!(surface.outcomes().await, expected, "each call has its record");
 }
