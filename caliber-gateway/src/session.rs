@@ -49,8 +49,8 @@ pub(crate) struct Session {
     pub(crate) calls: AtomicU32,
     /// Whether a call was ever answered here: from then on the caller may have state.
     answered: AtomicBool,
-    /// Whether a caller was told that the session ended.
-    told: AtomicBool,
+    /// Whether a caller was told that the session ended. Shared with who remembers that it has to be told.
+    told: Arc<AtomicBool>,
     /// Calls in a row that were given up.
     unanswered: AtomicU32,
     checking: AtomicBool,
@@ -85,7 +85,7 @@ impl Session {
             listing_in_background: AtomicBool::new(false),
             calls: AtomicU32::new(0),
             answered: AtomicBool::new(false),
-            told: AtomicBool::new(false),
+            told: Arc::default(),
             unanswered: AtomicU32::new(0),
             checking: AtomicBool::new(false),
             subscription: Mutex::new(None),
@@ -238,7 +238,7 @@ impl Session {
     pub(crate) fn ends_state(&self) -> bool {
         self.connection.transport.holds_state(self.introduction.era)
             && self.has_answered()
-            && !self.told.load(Ordering::Relaxed)
+            && !self.told.load(Ordering::Acquire)
     }
 
     pub(crate) fn is_stateless(&self) -> bool {
@@ -285,8 +285,13 @@ impl Session {
         self.unanswered.store(0, Ordering::Relaxed);
     }
 
+    /// Whether a caller was told that the session ended, now and later.
+    pub(crate) fn told(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.told)
+    }
+
     pub(crate) fn was_told(&self) {
-        self.told.store(true, Ordering::Relaxed);
+        self.told.store(true, Ordering::Release);
     }
 
     /// Notes a call that was given up; returns whether the session should be asked for a sign of life. HTTP requests

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -40,8 +40,8 @@ pub(crate) struct Server {
 #[derive(Debug)]
 struct State {
     sessions: HashMap<SessionKey, Entry>,
-    /// Why the state of a caller is gone.
-    lost: LruCache<SessionKey, &'static str>,
+    /// What callers have to be told of their state.
+    lost: LruCache<SessionKey, Loss>,
     /// The definition whose server was found to keep no sessions.
     stateless: Option<DefinitionKey>,
     breaker: Breaker,
@@ -50,6 +50,14 @@ struct State {
     /// The end of the standard error of the last process that ended.
     stderr_tail: Option<String>,
     openings: u64,
+}
+
+/// The end of a session that cost its caller state.
+#[derive(Debug)]
+struct Loss {
+    why: &'static str,
+    /// Whether the caller was told meanwhile, by a call that was on its way in the session when it ended.
+    told: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
@@ -154,11 +162,11 @@ impl Server {
             None => None,
         };
         match state.lost.pop(&key) {
-            Some(why) => Found::Lost {
-                failure: Failure::session_restarted(why),
+            Some(loss) if !loss.told.load(Ordering::Acquire) => Found::Lost {
+                failure: Failure::session_restarted(loss.why),
                 ended,
             },
-            None => Found::Nothing { key, ended },
+            _ => Found::Nothing { key, ended },
         }
     }
 
@@ -411,7 +419,8 @@ impl State {
             return None;
         };
         if key.caller.is_some() && session.ends_state() {
-            self.lost.put(key.clone(), why);
+            let told = session.told();
+            self.lost.put(key.clone(), Loss { why, told });
             if self.lost.len() > LOST_STATES {
                 self.lost.pop_lru();
             }

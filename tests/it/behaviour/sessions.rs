@@ -176,6 +176,30 @@ async fn a_child_that_was_killed_is_usable_at_the_next_call() {
     assert_executions(&upstream, 2);
 }
 
+/// The call that is lost with its session tells of both; the next one works.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_session_is_told_once() {
+    for variant in ["exit", "kill", "close_stdout"] {
+        let rig = Rig::open().await;
+        // Every process answers one call and ends at the second.
+        let settings = ["--mode", "exit_on_call", "--variant", variant, "--after", "1"];
+        let upstream = Upstream::start(Transport::Stdio, &settings).await;
+        let server = rig.admit("ending", upstream.endpoint()).await;
+        for round in 0..15 {
+            let answered = server.call(&rig.ada, "echo", json!({ "value": round })).await;
+            answered.unwrap_or_else(|error| panic!("round {round} of {variant}: {error:?}"));
+            let lost = server.call(&rig.ada, "echo", json!({ "value": round })).await;
+            let error = lost.expect_err("the process ends");
+            assert_eq!(
+                error.kind(),
+                ErrorKind::OutcomeUnknown,
+                "round {round} of {variant}: {error:?}"
+            );
+        }
+        assert_executions(&upstream, 30);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_under_way_at_a_restart_is_unknown_and_never_sent_again() {
     for transport in [Transport::Http, Transport::Sse] {
