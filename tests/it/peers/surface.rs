@@ -12,12 +12,12 @@ use crate::support::{
 };
 
 /// How a call ended, as its caller sees it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(super) enum Ended {
     /// The tool answered, maybe that it failed.
     Answered { is_error: bool, result: Value },
-    /// It was refused or failed, with this reason code.
-    Refused(String),
+    /// It was refused or failed, with this reason code and everything that was said about it.
+    Refused { reason: String, said: String },
 }
 
 /// A way to the control plane, with one server registered there.
@@ -173,7 +173,13 @@ impl Surface {
                         is_error: outcome.answer.is_error,
                         result: outcome.answer.result.read().unwrap(),
                     },
-                    Err(error) => Ended::Refused(error.reason().unwrap().to_string()),
+                    Err(error) => Ended::Refused {
+                        reason: error
+                            .reason()
+                            .map(|reason| reason.to_string())
+                            .unwrap_or_default(),
+                        said: format!("{error:?}"),
+                    },
                 }
             }
             Self::Api { api, server, .. } => {
@@ -182,7 +188,10 @@ impl Surface {
                     .await;
                 if reply.status != 200 {
                     assert_ne!(reply.status, 500, "{}", reply.text);
-                    return Ended::Refused(reply.reason());
+                    return Ended::Refused {
+                        reason: reply.reason(),
+                        said: reply.text,
+                    };
                 }
                 answered(&reply.data())
             }
@@ -197,7 +206,10 @@ impl Surface {
                 match said.code {
                     // The tool's own failure is printed like a success, and has an exit code of its own.
                     0 | 11 => answered(&serde_json::from_str(&said.stdout).unwrap()),
-                    _ => Ended::Refused(said.reason()),
+                    _ => Ended::Refused {
+                        reason: said.reason(),
+                        said: said.stderr,
+                    },
                 }
             }
         }
