@@ -191,7 +191,11 @@ impl Gateway for McpGateway {
     }
 
     async fn discover(&self, target: &Target, deadline: Deadline) -> Result<Discovery> {
-        self.visit(target, deadline).await
+        let discovery = self.visit(target, deadline).await?;
+        if let Some(id) = &target.server {
+            self.pool.notice(id, &discovery);
+        }
+        Ok(discovery)
     }
 
     async fn call(&self, permit: Permit) -> Result<Answer> {

@@ -56,11 +56,7 @@ impl Inbox {
             }
             Ok(Incoming::Notification { method }) => {
                 if method == "notifications/tools/list_changed" {
-                    let mut changed = self.tools_changed.lock().unwrap_or_else(PoisonError::into_inner);
-                    if changed.is_none() {
-                        *changed = Some(Instant::now());
-                        self.wake.notify_one();
-                    }
+                    self.note_tools_changed();
                 }
                 None
             }
@@ -129,6 +125,15 @@ impl Inbox {
     /// Why the connection has ended, if it has.
     pub(crate) fn closed(&self) -> Option<Failure> {
         self.waiters().closed.clone()
+    }
+
+    /// Notes that the list of tools has changed, and wakes whoever lists again.
+    pub(crate) fn note_tools_changed(&self) {
+        let mut changed = self.tools_changed.lock().unwrap_or_else(PoisonError::into_inner);
+        if changed.is_none() {
+            *changed = Some(Instant::now());
+            self.wake.notify_one();
+        }
     }
 
     /// Since when the list of tools is known to have changed.

@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use caliber_core::ErrorKind;
+use caliber_core::admission::SessionFact;
 use caliber_core::clock::Deadline;
+use caliber_core::descriptor::Descriptor;
 use caliber_core::gateway::{CallerKey, Listing, Target};
 use caliber_core::id::ServerId;
 use caliber_core::inventory::Discovery;
@@ -293,6 +295,20 @@ impl Pool {
             self.publish(server, discovery);
         }
         Ok(())
+    }
+
+    /// Sees to it that open sessions list again whose tools are no longer those of a new discovery. A server that
+    /// tells nobody of its changes would otherwise be out of step with what an admin decides on, until the next
+    /// listing by the clock.
+    pub(crate) fn notice(&self, id: &ServerId, discovery: &Discovery) {
+        let Some(server) = self.known(id) else { return };
+        for session in server.sessions() {
+            let differs =
+                |tool: &Descriptor| session.fact(tool.name()) != SessionFact::Advertised(tool.digest());
+            if discovery.tools.iter().any(differs) {
+                session.connection.inbox.note_tools_changed();
+            }
+        }
     }
 
     /// The next listing; does the maintenance of the sessions meanwhile. Cancel-safe.
