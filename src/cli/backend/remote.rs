@@ -1,6 +1,5 @@
 //! A server that is reached over the network.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use caliber::core::address::is_loopback_host;
@@ -46,10 +45,9 @@ impl Remote {
                 value.map_err(|error| Failure::usage(error.to_string()))?,
             );
         }
-        // Ours for ours only: the library that is linked here sets no provider of its own.
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        // It is set already when another part of this command was faster.
-        let _ = rustls::crypto::CryptoProvider::install_default(Arc::unwrap_or_clone(provider));
+        // This is a program and no library: the provider may be that of the whole process. It is set already when
+        // another part of the command was faster.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder()
             .user_agent(concat!("caliber/", env!("CARGO_PKG_VERSION")))
             .default_headers(headers)
