@@ -62,5 +62,5 @@ pub(crate) use oracles::{
 pub(crate) use rig::Rig;
 pub(crate) use server::{RequestExt, Server, level_of, policy_for, structured, text};
 pub(crate) use upstream::{Transport, Upstream};
-pub(crate) use waiting::{SECOND, eventually, eventually_within};
+pub(crate) use waiting::{SECOND, at_once, eventually, eventually_within};
 pub(crate) use watch::Watch;

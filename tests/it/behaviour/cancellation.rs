@@ -8,7 +8,7 @@ use caliber::core::policy::{SideEffectLevel, ToolPolicy};
 use serde_json::json;
 
 use crate::support::{
-    RequestExt, Rig, Server, Transport, Upstream, assert_ledger, ends_within, eventually, outcomes,
+    RequestExt, Rig, Server, Transport, Upstream, assert_ledger, at_once, ends_within, eventually, outcomes,
     policy_for, text,
 };
 
@@ -38,7 +38,7 @@ async fn cancelled_and_executed(upstream: &Upstream) -> (String, String) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn giving_up_reaches_the_upstream_with_its_own_identifier() {
-    for (transport, era) in CASES {
+    at_once(CASES, |(transport, era)| async move {
         let rig = Rig::open().await;
         let upstream = Upstream::start(transport, &["--era", era]).await;
         let server = rig.admit("slow", upstream.endpoint()).await;
@@ -65,13 +65,14 @@ async fn giving_up_reaches_the_upstream_with_its_own_identifier() {
         let mut expected = vec![InvocationOutcome::Ok; 5];
         expected[3] = InvocationOutcome::Cancelled;
         assert_ledger(&server, &expected).await;
-    }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deadline_that_passes_cancels_at_the_upstream() {
     let limit = Duration::from_millis(700);
-    for (transport, era) in CASES {
+    at_once(CASES, move |(transport, era)| async move {
         let rig = Rig::open().await;
         let upstream = Upstream::start(transport, &["--era", era]).await;
         let server = rig.admit("slow", upstream.endpoint()).await;
@@ -93,7 +94,8 @@ async fn a_deadline_that_passes_cancels_at_the_upstream() {
         assert_eq!(text(&next), "next", "the session goes on, {transport:?} {era}");
         let (ok, timeout) = (InvocationOutcome::Ok, InvocationOutcome::Timeout);
         assert_ledger(&server, &[ok, timeout, ok]).await;
-    }
+    })
+    .await;
 }
 
 /// Whoever gives up and ends the installation at once finds the records of the calls there afterwards.

@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::support::{
-    Rig, Transport, Upstream, assert_executions, assert_no_cross_talk, outcomes, structured, text,
+    Rig, Transport, Upstream, assert_executions, assert_no_cross_talk, at_once, outcomes, structured, text,
 };
 
 /// The promise is about a second; on a machine that is busy with other things it is still far from twenty.
@@ -15,13 +15,14 @@ const TWENTY_SECONDS_AT_ONCE: Duration = Duration::from_secs(5);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn twenty_calls_of_a_second_take_about_a_second() {
-    for (transport, era) in [
+    let cases = [
         (Transport::Stdio, "legacy"),
         (Transport::Http, "legacy"),
         (Transport::Sse, "legacy"),
         (Transport::Stdio, "modern"),
         (Transport::Http, "modern"),
-    ] {
+    ];
+    at_once(cases, |(transport, era)| async move {
         let rig = Rig::open().await;
         let upstream = Upstream::start(transport, &["--era", era]).await;
         let server = rig.admit("slow", upstream.endpoint()).await;
@@ -41,7 +42,8 @@ async fn twenty_calls_of_a_second_take_about_a_second() {
         let took = started.elapsed();
         assert!(took < TWENTY_SECONDS_AT_ONCE, "{took:?} over {transport:?} {era}");
         assert_eq!(upstream.records().executions_of("sleep"), 20);
-    }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

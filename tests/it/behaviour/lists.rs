@@ -6,7 +6,7 @@ use caliber::ErrorKind;
 use caliber::core::reason::ReasonCode;
 use serde_json::{Value, json};
 
-use crate::support::{Rig, Transport, Upstream, eventually, text};
+use crate::support::{Rig, Transport, Upstream, at_once, eventually, text};
 
 /// How long a server that refuses the stream of changes is watched. Trying again at once would show in a moment.
 const WATCHED: Duration = Duration::from_secs(2);
@@ -195,7 +195,7 @@ async fn a_changed_list_is_acted_on_while_the_session_is_open() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_refuses_the_stream_of_changes_is_left_in_peace() {
-    for mode in ["get_405", "sessionless"] {
+    at_once(["get_405", "sessionless"], |mode| async move {
         let rig = Rig::open().await;
         let (upstream, healthy) = (
             Upstream::start(Transport::Http, &["--mode", mode]).await,
@@ -234,5 +234,6 @@ async fn a_server_that_refuses_the_stream_of_changes_is_left_in_peace() {
             2,
             "one for the discovery and one for ada's session, {mode}"
         );
-    }
+    })
+    .await;
 }

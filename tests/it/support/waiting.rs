@@ -3,6 +3,8 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
+use tokio::task::JoinSet;
+
 /// One second.
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
@@ -35,4 +37,13 @@ where
         assert!(Instant::now() < end, "not within {limit:?}: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// Runs one body for each case, all of them at once: for cases that mostly wait. The first that fails ends them.
+pub(crate) async fn at_once<C, F>(cases: impl IntoIterator<Item = C>, body: impl Fn(C) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let bodies: JoinSet<()> = cases.into_iter().map(body).collect();
+    bodies.join_all().await;
 }
