@@ -13,12 +13,13 @@ use crate::descriptor::ToolName;
 use crate::digest::{ArgumentDigest, DescriptorDigest, Fingerprint};
 use crate::gateway::{CallerKey, Target};
 use crate::grant::Grantee;
-use crate::id::{InvocationId, ServerId};
+use crate::id::{CodeToolId, InvocationId, ServerId};
 use crate::json::JsonText;
 use crate::policy::Classification;
 use crate::principal::{Scopes, Subject};
 use crate::readiness::{Readiness, ReadinessFacts};
 use crate::reason::Reason;
+use crate::sandbox::RunRequest;
 use crate::server::ServerStatus;
 
 /// Decides who may call what. Pure and synchronous: every fact comes in, nothing is read or written.
@@ -284,6 +285,43 @@ impl Permit {
     /// Ends the permit and hands the place over, so that it is held for as long as the call runs.
     pub fn into_slot(self) -> Slot {
         self.slot
+    }
+}
+
+/// The proof that one run of a code tool was admitted. Only [`Caliber`](crate::Caliber) makes one; a sandbox
+/// consumes it.
+///
+/// ```compile_fail
+/// // There is no constructor outside this crate, and no way to copy one.
+/// let permit = caliber_core::admission::RunPermit {};
+/// ```
+#[derive(Debug)]
+pub struct RunPermit {
+    pub(crate) invocation: InvocationId,
+    pub(crate) tool: CodeToolId,
+    pub(crate) request: RunRequest,
+    pub(crate) slot: Slot,
+}
+
+impl RunPermit {
+    /// The call in the ledger.
+    pub fn invocation(&self) -> &InvocationId {
+        &self.invocation
+    }
+
+    /// The registered version.
+    pub fn tool(&self) -> &CodeToolId {
+        &self.tool
+    }
+
+    /// What was admitted.
+    pub fn request(&self) -> &RunRequest {
+        &self.request
+    }
+
+    /// Ends the permit: what was admitted, and the place that is to be held for as long as it runs.
+    pub fn into_parts(self) -> (RunRequest, Slot) {
+        (self.request, self.slot)
     }
 }
 

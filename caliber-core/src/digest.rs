@@ -73,6 +73,14 @@ digest!(
     ArgumentDigest
 );
 digest!(
+    /// Digest of the source of a code tool: every file by its name and content.
+    SourceDigest
+);
+digest!(
+    /// Digest of what a code tool runs on: interpreter, version, package roots.
+    EnvironmentDigest
+);
+digest!(
     /// Digest of an API token; the token itself is never stored.
     TokenHash
 );

@@ -109,6 +109,10 @@ identifier!(
     InstanceId, "ins", "instance"
 );
 identifier!(
+    /// One registered version of a code tool.
+    CodeToolId, "ctl", "code tool"
+);
+identifier!(
     /// A durable calibration job.
     JobId, "job", "job"
 );

@@ -130,6 +130,18 @@ reasons! {
     /// The call was sent and its answer was lost.
     OutcomeUnknown = "outcome_unknown",
 
+    // Code tools.
+    /// A guarantee that the settings require does not hold on this machine; nothing ran.
+    SandboxUnavailable = "sandbox_unavailable",
+    /// Every place of the sandbox is taken.
+    SandboxBusy = "sandbox_busy",
+    /// The isolated process could not be set up; the tool did not run.
+    SandboxFailed = "sandbox_failed",
+    /// The source is no longer the one that was registered.
+    SourceChanged = "source_changed",
+    /// The module is not on the list of allowed ones.
+    ModuleNotAllowed = "module_not_allowed",
+
     // State.
     /// A name is taken.
     NameTaken = "name_taken",
