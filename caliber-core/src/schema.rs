@@ -29,8 +29,15 @@ pub const SCHEMA_DEPTH: usize = 64;
 /// The most patterns of a schema: `pattern`, and the keys of `patternProperties`. Each is compiled into a program of
 /// up to 1 MiB, at every listing, which cannot be interrupted either.
 pub const SCHEMA_PATTERNS: usize = 100;
-/// The longest wait for one validation. The work itself is bounded by [`EXPANDED_SUBSCHEMAS`].
+/// The longest wait for one validation. The work itself is bounded by [`VALIDATION_STEPS`].
 pub const VALIDATION_TIME: Duration = Duration::from_secs(1);
+/// The most work of one validation: subschemas times nodes of the value, and a step for each pattern and 16 bytes.
+/// A step takes some 10 ns, and a validation cannot be interrupted.
+pub const VALIDATION_STEPS: u64 = 500_000_000;
+/// Up to this much work is done in place: handing it over costs more.
+const STEPS_IN_PLACE: u64 = 50_000;
+/// Beyond this much work validations pass one by one, so that many of them leave the others their threads.
+const STEPS_AT_ONCE: u64 = 5_000_000;
 /// The longest text about what does not fit, in characters.
 const PROBLEM_LENGTH: usize = 300;
 /// Compiled schemas that are kept.
@@ -38,8 +45,19 @@ const CACHE_ENTRIES: usize = 1_024;
 
 /// Compiles schemas and keeps the compiled ones by digest.
 pub struct SchemaChecker {
-    compiled: Mutex<LruCache<(DescriptorDigest, Part), Arc<Validator>>>,
+    compiled: Mutex<LruCache<(DescriptorDigest, Part), Arc<Compiled>>>,
     running: Arc<Semaphore>,
+    running_long: Arc<Semaphore>,
+}
+
+/// A schema that was accepted.
+struct Compiled {
+    validator: Validator,
+    subschemas: u64,
+    patterns: u64,
+    /// Whether a reference leads back to where it stands. Then the text of a misfit is not worked out: each level of
+    /// the value would multiply the work.
+    loops: bool,
 }
 
 /// Which schema of a descriptor.
@@ -76,6 +94,7 @@ impl Default for SchemaChecker {
                 NonZeroUsize::new(CACHE_ENTRIES).unwrap_or(NonZeroUsize::MIN),
             )),
             running: Arc::new(Semaphore::new(2 * cores)),
+            running_long: Arc::new(Semaphore::new(1)),
         }
     }
 }
@@ -83,7 +102,7 @@ impl Default for SchemaChecker {
 impl SchemaChecker {
     /// Whether `value` fits the schema. `digest` and `part` name the schema for reuse.
     ///
-    /// Cancel-safe; a large value is checked off the runtime's threads.
+    /// Cancel-safe; what takes long is done off the runtime's threads.
     pub async fn check(
         &self,
         digest: DescriptorDigest,
@@ -91,50 +110,122 @@ impl SchemaChecker {
         schema: &JsonText,
         value: &JsonText,
     ) -> Fit {
-        // Small values are checked in place: handing them over costs more than checking them.
-        const SMALL: usize = 16 << 10;
-        let cached = self
-            .compiled
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(&(digest, part))
-            .cloned();
-        if let Some(validator) = &cached
-            && value.as_str().len() <= SMALL
-        {
-            return fit(validator, value);
-        }
-        let Ok(Ok(running)) =
-            tokio::time::timeout(VALIDATION_TIME, self.running.clone().acquire_owned()).await
-        else {
-            return Fit::Unchecked("too many schema checks are under way; try again".to_owned());
+        let compiled = match self.compiled(digest, part, schema).await {
+            Ok(compiled) => compiled,
+            Err(problem) => return Fit::Unchecked(problem),
         };
-        let (schema, owned) = (schema.clone(), value.clone());
-        let work = tokio::task::spawn_blocking(move || {
-            let _running = running;
-            let validator = match cached {
-                Some(validator) => validator,
-                None => Arc::new(compile(&schema)?),
-            };
-            let fit = fit(&validator, &owned);
-            Ok::<_, Error>((validator, fit))
-        });
-        match tokio::time::timeout(VALIDATION_TIME, work).await {
-            Ok(Ok(Ok((validator, fit)))) => {
-                self.compiled
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .put((digest, part), validator);
-                fit
+        let steps = compiled.steps(value.as_str());
+        if steps <= STEPS_IN_PLACE {
+            return compiled.fit(value);
+        }
+        if steps > VALIDATION_STEPS {
+            return Fit::Unchecked(format!(
+                "the schema and the value are too large together: up to {steps} steps, at most {VALIDATION_STEPS}"
+            ));
+        }
+        let places = if steps > STEPS_AT_ONCE {
+            &self.running_long
+        } else {
+            &self.running
+        };
+        let value = value.clone();
+        aside(places, move || compiled.fit(&value))
+            .await
+            .unwrap_or_else(Fit::Unchecked)
+    }
+
+    async fn compiled(
+        &self,
+        digest: DescriptorDigest,
+        part: Part,
+        schema: &JsonText,
+    ) -> Result<Arc<Compiled>, String> {
+        let known = || self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(compiled) = known().get(&(digest, part)) {
+            return Ok(Arc::clone(compiled));
+        }
+        let schema = schema.clone();
+        let compiled = aside(&self.running, move || compile(&schema)).await?;
+        let compiled = Arc::new(compiled.map_err(|error| error.to_string())?);
+        known().put((digest, part), Arc::clone(&compiled));
+        Ok(compiled)
+    }
+}
+
+/// Does work that cannot be interrupted off the runtime's threads. It holds its place until it has ended, also when
+/// nobody waits for it any more.
+async fn aside<T: Send + 'static>(
+    places: &Arc<Semaphore>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, String> {
+    let place = tokio::time::timeout(VALIDATION_TIME, Arc::clone(places).acquire_owned()).await;
+    let Ok(Ok(place)) = place else {
+        return Err("too many schema checks are under way; try again".to_owned());
+    };
+    let work = tokio::task::spawn_blocking(move || {
+        let _place = place;
+        work()
+    });
+    match tokio::time::timeout(VALIDATION_TIME, work).await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(_)) => Err("the schema check failed".to_owned()),
+        Err(_) => Err(format!(
+            "the schema check took longer than {} ms",
+            VALIDATION_TIME.as_millis()
+        )),
+    }
+}
+
+impl Compiled {
+    /// How much work a check of `text` may be, at most.
+    fn steps(&self, text: &str) -> u64 {
+        let bytes = u64::try_from(text.len()).unwrap_or(u64::MAX);
+        let patterns = self.patterns.saturating_mul(bytes / 16);
+        self.subschemas
+            .saturating_mul(nodes(text))
+            .saturating_add(patterns)
+    }
+
+    fn fit(&self, value: &JsonText) -> Fit {
+        let value: Value = match value.read() {
+            Ok(value) => value,
+            Err(error) => return Fit::Unchecked(error.to_string()),
+        };
+        if self.validator.is_valid(&value) {
+            return Fit::Fits;
+        }
+        if self.loops {
+            return Fit::Unfit("the value does not fit the schema".to_owned());
+        }
+        match self.validator.validate(&value) {
+            Ok(()) => Fit::Fits,
+            // Masked: arguments may be secret, and the text goes into the ledger.
+            Err(error) => {
+                let place = error.instance_path().to_string();
+                let problem = escaped(&error.masked_with("the value").to_string(), PROBLEM_LENGTH);
+                Fit::Unfit(if place.is_empty() {
+                    problem
+                } else {
+                    format!("{}: {problem}", escaped(&place, 120))
+                })
             }
-            Ok(Ok(Err(error))) => Fit::Unchecked(error.to_string()),
-            Ok(Err(_)) => Fit::Unchecked("the schema check failed".to_owned()),
-            Err(_) => Fit::Unchecked(format!(
-                "the schema check took longer than {} ms",
-                VALIDATION_TIME.as_millis()
-            )),
         }
     }
+}
+
+/// How many values a JSON text holds, at most: one, and one more for each bracket and comma outside of strings.
+fn nodes(text: &str) -> u64 {
+    let (mut count, mut in_string, mut escaped) = (1, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b',' | b'[' | b'{' if !in_string => count += 1,
+            _ => {}
+        }
+    }
+    count
 }
 
 /// Checks that a schema can be used, within bounds.
@@ -147,10 +238,11 @@ pub fn accept(schema: &JsonText) -> Result<()> {
     compile(schema).map(drop)
 }
 
-fn compile(schema: &JsonText) -> Result<Validator> {
+fn compile(schema: &JsonText) -> Result<Compiled> {
     let value: Value = schema.read()?;
-    check_references(&value)?;
-    if count_patterns(&value) > SCHEMA_PATTERNS {
+    let (subschemas, loops) = check_references(&value)?;
+    let patterns = count_patterns(&value);
+    if patterns > SCHEMA_PATTERNS {
         return Err(Error::new(
             ErrorKind::TooLarge,
             format!("the schema has more than {SCHEMA_PATTERNS} patterns"),
@@ -166,7 +258,7 @@ fn compile(schema: &JsonText) -> Result<Validator> {
     if value.get("$schema").is_none() {
         options = options.with_draft(jsonschema::Draft::Draft202012);
     }
-    options.build(&value).map_err(|error| {
+    let validator = options.build(&value).map_err(|error| {
         Error::new(
             ErrorKind::Invalid,
             format!(
@@ -174,6 +266,12 @@ fn compile(schema: &JsonText) -> Result<Validator> {
                 escaped(&error.to_string(), PROBLEM_LENGTH)
             ),
         )
+    })?;
+    Ok(Compiled {
+        validator,
+        subschemas,
+        patterns: u64::try_from(patterns).unwrap_or(u64::MAX),
+        loops,
     })
 }
 
@@ -196,28 +294,9 @@ fn count_patterns(value: &Value) -> usize {
     }
 }
 
-fn fit(validator: &Validator, value: &JsonText) -> Fit {
-    let value: Value = match value.read() {
-        Ok(value) => value,
-        Err(error) => return Fit::Unchecked(error.to_string()),
-    };
-    match validator.validate(&value) {
-        Ok(()) => Fit::Fits,
-        // Masked: arguments may be secret, and the text goes into the ledger.
-        Err(error) => {
-            let place = error.instance_path().to_string();
-            let problem = escaped(&error.masked_with("the value").to_string(), PROBLEM_LENGTH);
-            Fit::Unfit(if place.is_empty() {
-                problem
-            } else {
-                format!("{}: {problem}", escaped(&place, 120))
-            })
-        }
-    }
-}
-
-/// Refuses outside and dangling references, and counts what the schema stands for once they are followed.
-fn check_references(root: &Value) -> Result<()> {
+/// Refuses outside and dangling references; counts what the schema stands for once they are followed, and tells
+/// whether one of them leads back to where it stands.
+fn check_references(root: &Value) -> Result<(u64, bool)> {
     let mut anchors = HashMap::new();
     collect_anchors(root, &mut anchors);
     let mut counter = Counter {
@@ -225,12 +304,13 @@ fn check_references(root: &Value) -> Result<()> {
         anchors,
         known: HashMap::new(),
         open: HashSet::new(),
+        loops: false,
     };
     let total = counter.count(root, 0)?;
     if total > EXPANDED_SUBSCHEMAS {
         return Err(too_large());
     }
-    Ok(())
+    Ok((total.max(1), counter.loops))
 }
 
 fn too_large() -> Error {
@@ -264,6 +344,7 @@ struct Counter<'a> {
     anchors: HashMap<&'a str, &'a Value>,
     known: HashMap<*const Value, u64>,
     open: HashSet<*const Value>,
+    loops: bool,
 }
 
 impl<'a> Counter<'a> {
@@ -279,6 +360,7 @@ impl<'a> Counter<'a> {
                 }
                 // A loop adds nothing by itself: it goes on only as far as the value nests, which is bounded.
                 if !self.open.insert(identity) {
+                    self.loops = true;
                     return Ok(1);
                 }
                 let mut total: u64 = 1;
@@ -424,6 +506,36 @@ mod tests {
             .collect();
         let wide = serde_json::json!({"properties": wide}).to_string();
         assert_eq!(accept(&text(&wide)).unwrap_err().kind(), ErrorKind::TooLarge);
+    }
+
+    /// Each level of the value would double the work where the misfit of every branch is worked out.
+    #[tokio::test]
+    async fn a_misfit_of_a_recursive_union_is_found_at_once() {
+        let branch = serde_json::json!({"items": {"$ref": "#/$defs/a"}, "not": {"type": "string"}});
+        let schema = |union: &str| {
+            let both = serde_json::json!({ union: [branch, branch] });
+            serde_json::json!({"$ref": "#/$defs/a", "$defs": {"a": both}}).to_string()
+        };
+        let value = format!("{}\"leaf\"{}", "[".repeat(60), "]".repeat(60));
+        for union in ["anyOf", "oneOf"] {
+            assert!(
+                matches!(check(&schema(union), &value).await, Fit::Unfit(_)),
+                "{union}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn work_is_the_product_of_schema_and_value_and_bounded() {
+        let wide: Vec<_> = (0..9_000)
+            .map(|number| serde_json::json!({"maxItems": 100_000 + number}))
+            .collect();
+        let schema = serde_json::json!({"items": {"allOf": wide}}).to_string();
+        assert_eq!(check(&schema, "[1]").await, Fit::Fits);
+        let value = format!("[{}1]", "1,".repeat(100_000));
+        assert!(matches!(check(&schema, &value).await, Fit::Unchecked(problem) if problem.contains("steps")));
+        // A long string is one value, whatever stands in it.
+        assert_eq!(nodes(r#"["[,{\",[", {"a": [1, 2]}]"#), 6);
     }
 
     #[tokio::test]
