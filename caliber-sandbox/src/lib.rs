@@ -1,0 +1,13 @@
+//! Code tools in isolation that the kernel enforces.
+//!
+//! A tool's code never runs in the process that asks for it, its import included. Each run is a process tree of its own
+//! inside namespaces, a private root, Landlock, a system call filter and resource limits; what of that holds on a
+//! machine is found out by trying, and reported.
+
+pub mod settings;
+pub mod snapshot;
+
+#[cfg(target_os = "linux")]
+pub mod linux;
+
+pub use settings::{Limits, SandboxSettings};

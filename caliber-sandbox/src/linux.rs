@@ -1,0 +1,6 @@
+//! The sandbox of Linux: namespaces, private root, Landlock, system call filter, limits, control groups.
+
+pub mod confinement;
+pub mod engine;
+pub mod layers;
+pub mod spawn;

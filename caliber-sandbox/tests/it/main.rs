@@ -1,0 +1,2 @@
+//! The sandbox against the kernel of this machine.
+#![allow(missing_docs, reason = "tests")]
