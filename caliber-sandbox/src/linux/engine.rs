@@ -1,9 +1,9 @@
 //! The engine: runs calls in children, and ends them in time.
 
 use caliber_core::clock::Deadline;
-use caliber_core::error::{Error, ErrorKind, Result};
 use caliber_core::reason::ReasonCode;
 use caliber_core::sandbox::{PinnedProgram, Reflection, RunOutcome, RunRequest};
+use caliber_core::{Error, ErrorKind, Result};
 
 use super::layers::Layers;
 use crate::settings::SandboxSettings;
