@@ -9,5 +9,7 @@ pub mod snapshot;
 
 #[cfg(target_os = "linux")]
 pub mod linux;
+#[cfg(target_os = "linux")]
+pub mod pin;
 
 pub use settings::{Limits, SandboxSettings};

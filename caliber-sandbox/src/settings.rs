@@ -14,6 +14,9 @@ pub struct SandboxSettings {
     /// Where the private copies of pinned programs are kept; made with mode 0700 when it is missing. It must lie on a
     /// file system that the sandbox may show to a tool read-only. Default: `/var/lib/caliber/snapshots`.
     pub snapshot_folder: PathBuf,
+    /// How much source is read and kept.
+    #[cfg(target_os = "linux")]
+    pub pin: crate::pin::PinLimits,
     /// Runs at once. Default: 8.
     pub places: usize,
     /// Runs that may wait for a place; what comes beyond is refused as busy. Default: 256.
@@ -103,6 +106,8 @@ impl Default for SandboxSettings {
         Self {
             interpreter: PathBuf::from("/usr/bin/python3"),
             snapshot_folder: PathBuf::from("/var/lib/caliber/snapshots"),
+            #[cfg(target_os = "linux")]
+            pin: crate::pin::PinLimits::default(),
             places: 8,
             queue: 256,
             limits: Limits::default(),

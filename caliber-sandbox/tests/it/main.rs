@@ -1,2 +1,12 @@
 //! The sandbox against the kernel of this machine.
-#![allow(missing_docs, reason = "tests")]
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    missing_docs,
+    reason = "a failing test is reported by its panic"
+)]
+
+#[cfg(target_os = "linux")]
+mod pin;

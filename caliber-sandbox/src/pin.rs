@@ -1,0 +1,588 @@
+//! Pinning: the source of a program is read once, copied into a private store and named by its digest. What runs later
+//! is the copy.
+//!
+//! # The copy
+//!
+//! The store is a folder that lets nobody in but its owner. A copy is a folder in it, named by the 64 hexadecimal
+//! digits of its digest, with a folder `root0`, `root1`, … for each source root, or with one file `executable`.
+//! A copy appears under its name at once, by a rename, so that nobody ever sees half of one; processes may share a
+//! store.
+//!
+//! # The digest of a source
+//!
+//! SHA-256 over the bytes `caliber source 1\0`, the number of roots, then for every file, sorted by root and path: the
+//! number of its root, 1 if its owner may execute it and otherwise 0 (one byte), the length of its path and the path,
+//! its length, and the SHA-256 of its content. Numbers of roots are four bytes, lengths eight, big-endian. Where the
+//! roots lie is not part of it: the same source elsewhere has the same digest.
+//!
+//! Left out, of the digest and of the copy, are `__pycache__` and `*.pyc`, which an interpreter would trust in place of
+//! the source, names that begin with a dot (the folders of version control and of virtual environments, files with
+//! secrets), and folders without files. A symbolic link or a special file is refused.
+//!
+//! The digest of an executable is over `caliber executable 1\0` and the SHA-256 of its content. The digest of an
+//! environment is over `caliber environment 1\0`, the interpreter's name, and for each package root its path and a
+//! digest over the names, kinds, sizes, times and link targets of everything in it.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use caliber_core::digest::{EnvironmentDigest, SourceDigest};
+use caliber_core::reason::ReasonCode;
+use caliber_core::sandbox::{PinnedProgram, Program};
+use caliber_core::text::shown;
+use caliber_core::{Error, ErrorKind, Result};
+use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, RenameFlags};
+use rustix::io::Errno;
+
+mod digest;
+mod limits;
+mod module;
+mod tree;
+
+pub use limits::PinLimits;
+pub use module::ModuleFile;
+use tree::{Bounds, SourceReader, storing};
+
+use crate::snapshot;
+pub use tree::{Stop, StopGuard};
+
+/// The file of a copied executable.
+const PROGRAM: &std::ffi::CStr = c"executable";
+/// How copies under way are named, before the process and a number.
+const UNFINISHED: &str = ".unfinished-";
+/// How old a copy under way is at least before it is taken for one whose writer died.
+const UNFINISHED_AGE: Duration = Duration::from_secs(60);
+
+/// The copy of a program, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Its folder.
+    pub folder: PathBuf,
+    /// The folders of the source roots, in their order; none for an executable.
+    pub roots: Vec<PathBuf>,
+    /// The file of the module, for a Python program.
+    pub module: Option<ModuleFile>,
+    /// The file of the executable, for a native program.
+    pub executable: Option<PathBuf>,
+}
+
+/// Private copies of the sources of programs, by digest.
+#[derive(Debug)]
+pub struct SnapshotStore {
+    path: PathBuf,
+    limits: PinLimits,
+    folder: OwnedFd,
+    /// Copies that this process has read whole and found right, with the identity of their folder.
+    checked: Mutex<HashMap<SourceDigest, Identity>>,
+    counter: AtomicU64,
+}
+
+/// Which folder it is: device, inode and time of the last change.
+type Identity = (u64, u64, i64, u64);
+
+impl SnapshotStore {
+    /// Opens the store, making its folder where it is missing, and removes what writers that died have left.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` for settings that cannot work and for a folder that others may write to; `Unavailable` when it cannot
+    /// be made or opened.
+    pub fn open(path: &Path, limits: PinLimits) -> Result<Self> {
+        limits.check()?;
+        if !path.is_absolute() {
+            return Err(Error::invalid("snapshot_folder", "must be an absolute path"));
+        }
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .create(path)
+            .map_err(storing)?;
+        let folder = File::open(path).map(OwnedFd::from).map_err(storing)?;
+        let status = rustix::fs::fstat(&folder).map_err(|errno| storing(errno.into()))?;
+        if status.st_uid != rustix::process::geteuid().as_raw() {
+            return Err(Error::invalid(
+                "snapshot_folder",
+                format!(
+                    "{} belongs to another user; name a folder of this process's own",
+                    shown(&path.to_string_lossy())
+                ),
+            ));
+        }
+        rustix::fs::fchmod(&folder, Mode::RWXU).map_err(|errno| storing(errno.into()))?;
+        let store = Self {
+            path: path.to_owned(),
+            limits,
+            folder,
+            checked: Mutex::default(),
+            counter: AtomicU64::new(0),
+        };
+        store.sweep();
+        Ok(store)
+    }
+
+    /// Reads the source of `program`, keeps a copy of it, and names both it and what it runs on.
+    ///
+    /// `interpreter` names the interpreter with its version; it is not looked at for a native program. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` for a program that cannot be one; `TooLarge` beyond the bounds; `Timeout` and `Cancelled` by `stop`;
+    /// `Unavailable` when the copy cannot be kept.
+    pub fn pin(&self, program: &Program, interpreter: &str, stop: &Stop) -> Result<PinnedProgram> {
+        self.check_program(program)?;
+        let environment = self.environment(program, interpreter, stop)?;
+        let unfinished = self.begin()?;
+        let source = self.read(program, Some(&unfinished), stop)?;
+        self.finish(unfinished, source, stop)?;
+        if let Program::Python { module_path, .. } = program {
+            // A name for a folder that is not there runs nothing: the module has to be in what was copied.
+            self.module(source, program)?.ok_or_else(|| {
+                Error::invalid(
+                    "module_path",
+                    format!("{} is in none of the source roots", shown(module_path)),
+                )
+            })?;
+        }
+        Ok(PinnedProgram {
+            program: program.clone(),
+            source,
+            environment,
+        })
+    }
+
+    /// The copy of a pinned program. It is read whole the first time; where it is gone or damaged, it is made anew from
+    /// the source, if that is still the same. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` with [`SourceChanged`](ReasonCode::SourceChanged) when there is no copy and the source is another
+    /// one now; else as [`SnapshotStore::pin`].
+    pub fn locate(&self, pinned: &PinnedProgram, stop: &Stop) -> Result<Snapshot> {
+        self.check_program(&pinned.program)?;
+        if !self.is_checked(pinned.source) && !self.check_copy(pinned.source, stop)? {
+            self.restore(pinned, stop)?;
+        }
+        let folder = snapshot::folder(&self.path, &pinned.source);
+        Ok(match &pinned.program {
+            Program::Python { source_roots, .. } => Snapshot {
+                roots: (0..source_roots.len())
+                    .map(|root| snapshot::source_root(&self.path, &pinned.source, root))
+                    .collect(),
+                module: Some(self.module(pinned.source, &pinned.program)?.ok_or_else(|| {
+                    Error::invalid("module_path", "the module is in none of the source roots")
+                })?),
+                executable: None,
+                folder,
+            },
+            _ => Snapshot {
+                roots: Vec::new(),
+                module: None,
+                executable: Some(snapshot::executable(&self.path, &pinned.source)),
+                folder,
+            },
+        })
+    }
+
+    /// Removes every copy that `keep` does not name, for an operator who knows what is registered. A copy that something
+    /// runs from must be named.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` when the folder cannot be read. What cannot be removed stays.
+    pub fn retain(&self, keep: impl Fn(&SourceDigest) -> bool) -> Result<usize> {
+        let mut removed = 0;
+        for name in self.names()? {
+            let Some(digest) = name.to_str().ok().and_then(digest::of_hex) else {
+                continue;
+            };
+            if !keep(&digest) && self.discard(digest).is_ok() {
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+
+    fn check_program(&self, program: &Program) -> Result<()> {
+        let most = self.limits.roots;
+        match program {
+            Program::Python {
+                module_path,
+                source_roots,
+                package_roots,
+                ..
+            } => {
+                module::parts(module_path)?;
+                if source_roots.is_empty() {
+                    return Err(Error::invalid(
+                        "source_roots",
+                        "name the folder that holds the source",
+                    ));
+                }
+                for (field, roots) in [("source_roots", source_roots), ("package_roots", package_roots)] {
+                    if roots.len() > most {
+                        let text = format!("there are {}; the limit is {most}", roots.len());
+                        return Err(Error::invalid(field, text));
+                    }
+                }
+                for (index, root) in source_roots.iter().enumerate() {
+                    let own = &self.path;
+                    if root.starts_with(own) || own.starts_with(root) {
+                        return Err(Error::invalid(
+                            format!("source_roots[{index}]"),
+                            "the folder overlaps the store of the copies; name another one",
+                        ));
+                    }
+                }
+                Ok(())
+            }
+            Program::Native { .. } => Ok(()),
+            _ => Err(Error::new(
+                ErrorKind::Unsupported,
+                "this sandbox does not know the kind of program",
+            )),
+        }
+    }
+
+    fn bounds(&self) -> Bounds {
+        Bounds {
+            entries: self.limits.source_entries,
+            bytes: self.limits.source_bytes,
+            depth: self.limits.depth,
+        }
+    }
+
+    /// Reads the source where it lies, into a copy under way where there is one.
+    fn read(&self, program: &Program, into: Option<&Unfinished<'_>>, stop: &Stop) -> Result<SourceDigest> {
+        let mut reader = SourceReader::new(self.bounds(), stop, true);
+        match program {
+            Program::Python { source_roots, .. } => {
+                for (index, root) in source_roots.iter().enumerate() {
+                    let field = format!("source_roots[{index}]");
+                    let from = tree::open_folder(root, &field)?;
+                    let copy = into
+                        .map(|into| tree::make_folder(into.folder.as_fd(), &root_name(index)))
+                        .transpose()?;
+                    let copy_at = copy.as_ref().map(AsFd::as_fd);
+                    reader.read_root(&field, root_number(index), from.as_fd(), copy_at)?;
+                    if let Some(copy) = copy {
+                        close_folder(&copy)?;
+                    }
+                }
+                Ok(digest::source(source_roots.len(), reader.files))
+            }
+            Program::Native { executable, .. } => {
+                let (file, status) = tree::open_file(executable, "executable")?;
+                if !Mode::from_raw_mode(status.st_mode).intersects(Mode::XUSR | Mode::XGRP | Mode::XOTH) {
+                    let text = format!("{} is not executable", shown(&executable.to_string_lossy()));
+                    return Err(Error::invalid("executable", text));
+                }
+                let copy = into
+                    .map(|into| tree::make_file(into.folder.as_fd(), PROGRAM))
+                    .transpose()?;
+                let digest = reader.read_executable("executable", File::from(file), copy.as_ref())?;
+                Ok(digest::executable(digest))
+            }
+            _ => Err(Error::internal("the kind of program was checked before")),
+        }
+    }
+
+    fn environment(&self, program: &Program, interpreter: &str, stop: &Stop) -> Result<EnvironmentDigest> {
+        let Program::Python { package_roots, .. } = program else {
+            return Ok(digest::environment("", []));
+        };
+        let bounds = Bounds {
+            entries: self.limits.package_entries,
+            ..self.bounds()
+        };
+        let mut listings = Vec::new();
+        for (index, root) in package_roots.iter().enumerate() {
+            let field = format!("package_roots[{index}]");
+            let folder = tree::open_folder(root, &field)?;
+            let listing = tree::listing_digest(&field, folder.as_fd(), bounds, stop)?;
+            listings.push((root.as_path(), listing));
+        }
+        Ok(digest::environment(interpreter, listings))
+    }
+
+    /// Begins a copy under a name of its own, with a lock that says that its writer lives.
+    fn begin(&self) -> Result<Unfinished<'_>> {
+        let failed = |errno: Errno| storing(errno.into());
+        if self.names()?.len() >= self.limits.copies {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                format!(
+                    "the store holds {} copies of sources, which is its limit; remove what is no longer registered, or raise the limit",
+                    self.limits.copies
+                ),
+            ));
+        }
+        loop {
+            let number = self.counter.fetch_add(1, Ordering::Relaxed);
+            let process = rustix::process::getpid().as_raw_nonzero();
+            let name = CString::new(format!("{UNFINISHED}{process}-{number}")).unwrap_or_default();
+            match rustix::fs::mkdirat(&self.folder, &name, Mode::RWXU) {
+                Ok(()) => {}
+                // Of a process of another namespace that has the same number, or of one that died.
+                Err(Errno::EXIST) => continue,
+                Err(errno) => return Err(failed(errno)),
+            }
+            let folder = tree::open_own(self.folder.as_fd(), &name).map_err(failed)?;
+            rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive).map_err(failed)?;
+            return Ok(Unfinished {
+                store: self,
+                name,
+                folder,
+                finished: false,
+            });
+        }
+    }
+
+    /// Gives a copy its name, or drops it when there is one already.
+    fn finish(&self, mut unfinished: Unfinished<'_>, source: SourceDigest, stop: &Stop) -> Result<()> {
+        if self.is_checked(source) {
+            return Ok(());
+        }
+        close_folder(&unfinished.folder)?;
+        // Once more at most: what stands there and is wrong has been taken away then.
+        for _ in 0..2 {
+            let renamed = rustix::fs::renameat_with(
+                &self.folder,
+                &unfinished.name,
+                &self.folder,
+                digest::hex(source),
+                RenameFlags::NOREPLACE,
+            );
+            match renamed {
+                Ok(()) => {
+                    unfinished.finished = true;
+                    self.remember(source, &unfinished.folder);
+                    return Ok(());
+                }
+                Err(Errno::EXIST | Errno::NOTEMPTY) => {
+                    if self.check_copy(source, stop)? {
+                        return Ok(());
+                    }
+                }
+                Err(errno) => return Err(storing(errno.into())),
+            }
+        }
+        Err(Error::new(
+            ErrorKind::Unavailable,
+            "the copy of the source is being changed by somebody else",
+        ))
+    }
+
+    /// Makes a copy that is gone anew.
+    fn restore(&self, pinned: &PinnedProgram, stop: &Stop) -> Result<()> {
+        let changed = |why: &str| {
+            Error::new(
+                ErrorKind::Unavailable,
+                format!("the copy of the source is gone, and {why}; register the tool again"),
+            )
+            .with_reason(ReasonCode::SourceChanged)
+        };
+        let unfinished = self.begin()?;
+        let source = match self.read(&pinned.program, Some(&unfinished), stop) {
+            Ok(source) => source,
+            Err(error) if matches!(error.kind(), ErrorKind::Invalid | ErrorKind::TooLarge) => {
+                return Err(changed("the source cannot be read as it was").with_source(error));
+            }
+            Err(error) => return Err(error),
+        };
+        if source != pinned.source {
+            return Err(changed("the source is another one now"));
+        }
+        self.finish(unfinished, source, stop)
+    }
+
+    /// Reads a copy whole: whether it is there and right. What is there and wrong is taken away.
+    fn check_copy(&self, source: SourceDigest, stop: &Stop) -> Result<bool> {
+        let Ok(folder) = tree::open_own(self.folder.as_fd(), &name_of(source)) else {
+            return Ok(false);
+        };
+        if self.copy_digest(&folder, stop)? == Some(source) {
+            self.remember(source, &folder);
+            return Ok(true);
+        }
+        tracing::error!(source = %source, "a copy of a source is damaged and was removed");
+        self.discard(source).map_err(|errno| storing(errno.into()))?;
+        Ok(false)
+    }
+
+    /// The digest of what a copy holds now; `None` when it is nothing that can have one.
+    fn copy_digest(&self, folder: &OwnedFd, stop: &Stop) -> Result<Option<SourceDigest>> {
+        let unless_ended = |error: Error| match error.kind() {
+            ErrorKind::Timeout | ErrorKind::Cancelled => Err(error),
+            _ => Ok(None),
+        };
+        let mut reader = SourceReader::new(self.bounds(), stop, false);
+        if let Ok(file) = tree::open_own_file(folder.as_fd(), PROGRAM) {
+            return match reader.read_executable("copy", file, None) {
+                Ok(digest) if count(folder) == Some(1) => Ok(Some(digest::executable(digest))),
+                Ok(_) => Ok(None),
+                Err(error) => unless_ended(error),
+            };
+        }
+        let Some(roots) = count(folder) else {
+            return Ok(None);
+        };
+        for index in 0..roots {
+            let Ok(root) = tree::open_own(folder.as_fd(), &root_name(index)) else {
+                return Ok(None);
+            };
+            if let Err(error) = reader.read_root("copy", root_number(index), root.as_fd(), None) {
+                return unless_ended(error);
+            }
+        }
+        Ok(Some(digest::source(roots, reader.files)))
+    }
+
+    fn module(&self, source: SourceDigest, program: &Program) -> Result<Option<ModuleFile>> {
+        let Program::Python {
+            module_path,
+            source_roots,
+            ..
+        } = program
+        else {
+            return Ok(None);
+        };
+        let gone = |errno: Errno| storing(errno.into());
+        let folder = tree::open_own(self.folder.as_fd(), &name_of(source)).map_err(gone)?;
+        let roots = (0..source_roots.len())
+            .map(|index| tree::open_own(folder.as_fd(), &root_name(index)))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(gone)?;
+        module::find(&roots, module_path)
+    }
+
+    fn is_checked(&self, source: SourceDigest) -> bool {
+        let known = self.lock_checked().get(&source).copied();
+        known.is_some_and(|known| {
+            rustix::fs::statat(&self.folder, name_of(source), AtFlags::SYMLINK_NOFOLLOW)
+                .is_ok_and(|status| identity(&status) == known)
+        })
+    }
+
+    fn remember(&self, source: SourceDigest, folder: &OwnedFd) {
+        if let Ok(status) = rustix::fs::fstat(folder) {
+            let mut checked = self.lock_checked();
+            if checked.len() >= self.limits.copies {
+                checked.clear();
+            }
+            checked.insert(source, identity(&status));
+        }
+    }
+
+    fn lock_checked(&self) -> std::sync::MutexGuard<'_, HashMap<SourceDigest, Identity>> {
+        self.checked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a copy away: first its name, then what is in it.
+    fn discard(&self, source: SourceDigest) -> Result<(), Errno> {
+        self.lock_checked().remove(&source);
+        let number = self.counter.fetch_add(1, Ordering::Relaxed);
+        let process = rustix::process::getpid().as_raw_nonzero();
+        let name = CString::new(format!("{UNFINISHED}{process}-gone-{number}")).unwrap_or_default();
+        match rustix::fs::renameat(&self.folder, name_of(source), &self.folder, &name) {
+            Ok(()) => {}
+            // Somebody else took it away.
+            Err(Errno::NOENT) => return Ok(()),
+            Err(errno) => return Err(errno),
+        }
+        tree::remove(self.folder.as_fd(), &name, self.limits.depth + 2)
+    }
+
+    /// Removes what writers that died have left.
+    fn sweep(&self) {
+        for name in self.names().unwrap_or_default() {
+            if !name.to_bytes().starts_with(UNFINISHED.as_bytes()) {
+                continue;
+            }
+            let Ok(folder) = tree::open_own(self.folder.as_fd(), &name) else {
+                continue;
+            };
+            let is_old = rustix::fs::fstat(&folder).is_ok_and(|status| {
+                let changed = Duration::from_secs(u64::try_from(status.st_mtime).unwrap_or_default());
+                SystemTime::now()
+                    .duration_since(SystemTime::UNIX_EPOCH + changed)
+                    .is_ok_and(|age| age >= UNFINISHED_AGE)
+            });
+            let is_dead = || rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive).is_ok();
+            if is_old
+                && is_dead()
+                && let Err(error) = tree::remove(self.folder.as_fd(), &name, self.limits.depth + 2)
+            {
+                tracing::warn!(%error, "what an ended process left in the store of sources could not be removed");
+            }
+        }
+    }
+
+    fn names(&self) -> Result<Vec<CString>> {
+        let failed = |errno: Errno| storing(errno.into());
+        // A duplicate shares its position: each reading needs a description of its own.
+        let folder = tree::open_own(self.folder.as_fd(), c".").map_err(failed)?;
+        let entries = Dir::read_from(&folder).map_err(failed)?;
+        Ok(entries
+            .filter_map(|entry| entry.ok().map(|entry| entry.file_name().to_owned()))
+            .filter(|name| name.as_c_str() != c"." && name.as_c_str() != c"..")
+            .collect())
+    }
+}
+
+/// A copy under way; removed when it is dropped unfinished.
+#[derive(Debug)]
+struct Unfinished<'a> {
+    store: &'a SnapshotStore,
+    name: CString,
+    folder: OwnedFd,
+    finished: bool,
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if !self.finished {
+            let depth = self.store.limits.depth + 2;
+            if let Err(error) = tree::remove(self.store.folder.as_fd(), &self.name, depth) {
+                tracing::warn!(%error, "an unfinished copy of a source could not be removed");
+            }
+        }
+    }
+}
+
+fn identity(status: &rustix::fs::Stat) -> Identity {
+    (
+        status.st_dev,
+        status.st_ino,
+        status.st_mtime,
+        status.st_mtime_nsec,
+    )
+}
+
+/// How many entries a folder has.
+fn count(folder: &OwnedFd) -> Option<usize> {
+    let folder = tree::open_own(folder.as_fd(), c".").ok()?;
+    let entries = Dir::read_from(&folder).ok()?;
+    Some(entries.count().saturating_sub(2))
+}
+
+fn close_folder(folder: &OwnedFd) -> Result<()> {
+    let mode = Mode::from_raw_mode(0o555);
+    rustix::fs::fchmod(folder, mode).map_err(|errno| storing(errno.into()))
+}
+
+fn root_name(index: usize) -> CString {
+    CString::new(format!("root{index}")).unwrap_or_default()
+}
+
+fn root_number(index: usize) -> u32 {
+    u32::try_from(index).unwrap_or(u32::MAX)
+}
+
+fn name_of(source: SourceDigest) -> CString {
+    CString::new(digest::hex(source)).unwrap_or_default()
+}
