@@ -206,12 +206,28 @@ impl fmt::Debug for Slot {
 
 /// The proof that one call was admitted. Only [`Caliber`](crate::Caliber) makes one; a gateway consumes it.
 ///
-/// ```compile_fail
-/// // There is no constructor outside this crate, and no way to copy one.
-/// let permit = caliber_core::admission::Permit {};
+/// ```compile_fail,E0451
+/// # use caliber_core::admission::{Permit, Slot};
+/// // Its fields are private: whoever has all the parts still cannot make one.
+/// fn forge(admitted: &Permit, slot: Slot) -> Permit {
+///     Permit {
+///         invocation: admitted.invocation().clone(),
+///         server: admitted.server().clone(),
+///         target: admitted.target().clone(),
+///         tool: admitted.tool().clone(),
+///         arguments: admitted.arguments().clone(),
+///         descriptor_digest: admitted.descriptor_digest(),
+///         caller: admitted.caller().clone(),
+///         deadline: admitted.deadline(),
+///         result_bytes: admitted.result_bytes(),
+///         replay_safe: admitted.is_replay_safe(),
+///         slot,
+///     }
+/// }
 /// ```
 ///
-/// ```compile_fail
+/// ```compile_fail,E0599
+/// // And it cannot be copied.
 /// fn twice(permit: caliber_core::admission::Permit) -> (caliber_core::admission::Permit, caliber_core::admission::Permit) {
 ///     (permit.clone(), permit)
 /// }
@@ -291,9 +307,16 @@ impl Permit {
 /// The proof that one run of a code tool was admitted. Only [`Caliber`](crate::Caliber) makes one; a sandbox
 /// consumes it.
 ///
-/// ```compile_fail
-/// // There is no constructor outside this crate, and no way to copy one.
-/// let permit = caliber_core::admission::RunPermit {};
+/// ```compile_fail,E0451
+/// # use caliber_core::admission::{RunPermit, Slot};
+/// fn forge(admitted: &RunPermit, slot: Slot) -> RunPermit {
+///     RunPermit {
+///         invocation: admitted.invocation().clone(),
+///         tool: admitted.tool().clone(),
+///         request: admitted.request().clone(),
+///         slot,
+///     }
+/// }
 /// ```
 #[derive(Debug)]
 pub struct RunPermit {

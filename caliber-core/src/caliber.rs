@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::admission::AdmissionPolicy;
 use crate::audit::{AuditAction, AuditEntries, AuditEntry, AuditSink};
 use crate::clock::{Clock, SystemClock, Timestamp};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::gateway::Gateway;
 use crate::id::{InstanceId, ProjectId, ServerId};
 use crate::json::JsonText;
@@ -22,6 +22,7 @@ mod background;
 mod history;
 mod invoke;
 mod ledger;
+mod listings;
 mod recorder;
 mod sealing;
 mod servers;
@@ -51,6 +52,7 @@ struct Inner {
     instance: InstanceId,
     schemas: SchemaChecker,
     recorder: recorder::Recorder,
+    listings: listings::Listings,
 }
 
 /// Bounds and intervals of an installation.
@@ -149,6 +151,7 @@ impl CaliberBuilder {
                 instance: InstanceId::new(),
                 schemas: SchemaChecker::default(),
                 recorder,
+                listings: listings::Listings::default(),
             }),
         }
     }
@@ -211,27 +214,32 @@ impl Inner {
         self.clock.now()
     }
 
-    /// Commits, and exports the entries once they are in the store.
+    /// Commits, and then does what follows from it: the entries are exported, the sessions of a server that was
+    /// changed or removed end. Owned: a caller that goes away after the commit leaves nothing of that undone.
     async fn commit(&self, change: Change, expect: Expect, audit: AuditEntries) -> Result<Committed> {
-        let exported = (!self.sinks.is_empty()).then(|| audit.clone());
-        let committed = self
-            .registry
-            .commit(Commit {
-                change,
-                expect,
-                audit,
-            })
-            .await?;
-        if let Some(entries) = &exported {
-            self.export(entries);
-        }
-        Ok(committed)
-    }
-
-    fn export(&self, entries: &AuditEntries) {
-        for entry in entries.iter() {
-            self.sinks.iter().for_each(|sink| sink.export(entry));
-        }
+        let (registry, gateway) = (Arc::clone(&self.registry), Arc::clone(&self.gateway));
+        let exported = (!self.sinks.is_empty()).then(|| (self.sinks.clone(), audit.clone()));
+        let changed = match &change {
+            Change::UpdateServer { record, .. } => Some(record.id.clone()),
+            Change::RemoveServer { id } => Some(id.clone()),
+            _ => None,
+        };
+        let commit = Commit {
+            change,
+            expect,
+            audit,
+        };
+        to_the_end(async move {
+            let committed = registry.commit(commit).await?;
+            if let Some((sinks, entries)) = &exported {
+                export(sinks, entries);
+            }
+            if let Some(server) = &changed {
+                gateway.evict(server).await;
+            }
+            Ok(committed)
+        })
+        .await
     }
 
     /// An entry about one thing.
@@ -269,6 +277,23 @@ impl Inner {
         let record = self.visible_server(principal, id).await?;
         principal.require(scope, &record.project)?;
         Ok(record)
+    }
+}
+
+fn export(sinks: &[Arc<dyn AuditSink>], entries: &AuditEntries) {
+    for entry in entries.iter() {
+        sinks.iter().for_each(|sink| sink.export(entry));
+    }
+}
+
+/// Does work in a task of its own, which goes on when the caller goes away.
+async fn to_the_end<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+    match tokio::spawn(work).await {
+        Ok(outcome) => outcome,
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        Err(error) => {
+            Err(Error::new(ErrorKind::Cancelled, "the runtime is shutting down").with_source(error))
+        }
     }
 }
 

@@ -12,6 +12,8 @@ use crate::registry::Revision;
 /// What one live listing of a server gave, before it is stored.
 #[derive(Clone, Debug)]
 pub struct Discovery {
+    /// When the listing was asked for. Of two listings the one that was asked for later tells what is there.
+    pub listed_at: std::time::Instant,
     /// Where the server ran.
     pub fingerprint: Fingerprint,
     /// The protocol revision that was spoken.

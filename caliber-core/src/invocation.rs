@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock::Timestamp;
 use crate::descriptor::ToolName;
 use crate::digest::{ArgumentDigest, DescriptorDigest};
+use crate::error::Error;
 use crate::id::{ApprovalId, InstanceId, InvocationId, ProjectId, ServerId};
 use crate::policy::SideEffectLevel;
 use crate::principal::{Identity, Subject, Surface};
@@ -100,6 +101,12 @@ pub enum InvocationOutcome {
 }
 
 impl InvocationOutcome {
+    /// How the call that `error` tells of stands in the ledger; `None` when it is not there.
+    pub fn of(error: &Error) -> Option<Self> {
+        let (_, word) = error.context().iter().find(|(key, _)| *key == "outcome")?;
+        Self::ALL.into_iter().find(|outcome| outcome.as_str() == word)
+    }
+
     /// All outcomes.
     pub const ALL: [Self; 7] = [
         Self::Ok,

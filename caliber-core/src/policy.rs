@@ -46,6 +46,15 @@ impl std::str::FromStr for SideEffectLevel {
     }
 }
 
+/// The longest call that a policy, a server or a caller may ask for, in milliseconds.
+pub const LONGEST_CALL_MS: u64 = 3_600_000;
+/// The largest result that a policy or a server may ask for, in bytes.
+pub const LARGEST_RESULT: u64 = 64 << 20;
+/// The most calls at once that a server may be given.
+pub const HIGHEST_CONCURRENCY: u32 = 1_024;
+/// The most calls a minute that a policy may allow.
+pub const HIGHEST_RATE: u32 = 100_000;
+
 /// The policy of one tool. It is set whole; see [`ToolPolicy::validate`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -128,19 +137,19 @@ impl ToolPolicy {
         }
         if self
             .rate_limit_per_minute
-            .is_some_and(|limit| !(1..=100_000).contains(&limit))
+            .is_some_and(|limit| !(1..=HIGHEST_RATE).contains(&limit))
         {
             add("rate_limit_per_minute", "it must lie between 1 and 100000");
         }
         if self
             .timeout_ms
-            .is_some_and(|limit| !(1..=3_600_000).contains(&limit))
+            .is_some_and(|limit| !(1..=LONGEST_CALL_MS).contains(&limit))
         {
             add("timeout_ms", "it must lie between 1 and 3600000");
         }
         if self
             .result_bytes
-            .is_some_and(|limit| !(1..=64 << 20).contains(&limit))
+            .is_some_and(|limit| !(1..=LARGEST_RESULT).contains(&limit))
         {
             add("result_bytes", "it must lie between 1 and 67108864");
         }

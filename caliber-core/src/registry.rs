@@ -216,7 +216,7 @@ pub enum Change {
         /// Why it failed, if it did.
         error: Option<String>,
     },
-    /// A whole live listing: replaces the inventory, records a good connection, and drifts every
+    /// A whole listing: replaces the inventory, records a good connection where it was asked for, and drifts every
     /// classification whose tool is listed with another digest. It never classifies.
     /// Moves [`Entity::Inventory`].
     RecordDiscovery {
@@ -329,13 +329,14 @@ pub struct NewSecret {
     pub value: SecretText,
 }
 
-/// A live listing, ready to be stored.
+/// A listing, ready to be stored.
 #[derive(Clone, Debug)]
 pub struct NewInventory {
     /// When it was made.
     pub discovered_at: Timestamp,
-    /// Whether an admin asked for it; refreshes are made by sessions.
-    pub live: bool,
+    /// Whether an admin asked for it. What a session listed by itself is no news about the connection, and no live
+    /// discovery in the sense of preflight.
+    pub asked_for: bool,
     /// The protocol revision that was spoken.
     pub protocol_version: String,
     /// What the server says about itself.

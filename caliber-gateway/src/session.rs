@@ -195,6 +195,7 @@ impl Session {
         let tools = Arc::new(listed.tools.iter().map(advertised).collect());
         *self.tools.write().unwrap_or_else(PoisonError::into_inner) = tools;
         Discovery {
+            listed_at: self.last_listed(),
             fingerprint: self.fingerprint,
             protocol_version: self.introduction.version.clone(),
             server_info: self.introduction.server_info.clone(),

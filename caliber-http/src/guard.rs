@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use caliber_core::policy::LONGEST_CALL_MS;
 use caliber_core::{Error, ErrorKind};
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, StatusCode, header};
@@ -19,7 +20,7 @@ use crate::state::{Api, Source, Underway};
 /// Names a request in our log and for its sender. One that a client sends is not taken over.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The longest call of a tool that a policy or a server may set.
-const LONGEST_CALL: Duration = Duration::from_secs(60 * 60);
+const LONGEST_CALL: Duration = Duration::from_millis(LONGEST_CALL_MS);
 
 /// The way of one request.
 pub(crate) async fn guard(State(api): State<Api>, mut request: Request, next: Next) -> Response {

@@ -1,10 +1,11 @@
 //! What goes on without being asked for: refreshes, sweeps, retention. Only inside [`Caliber::run`].
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::Caliber;
+use super::{Caliber, export, to_the_end};
 use crate::audit::AuditAction;
 use crate::clock::Deadline;
 use crate::error::{Error, ErrorKind, Result};
@@ -33,11 +34,23 @@ impl Caliber {
             interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         }
         loop {
+            let turn = async {
+                tokio::select! {
+                    listing = self.inner.gateway.next_listing() => {
+                        self.inner.listings.note(listing);
+                        self.inner.apply_listings().await
+                    }
+                    _ = sweep.tick() => {
+                        let applied = self.inner.apply_listings().await;
+                        self.sweep_orphans().await.map(drop).and(applied)
+                    }
+                    _ = prune.tick() => self.prune().await.map(drop),
+                }
+            };
+            // Every step can be dropped: what a commit does goes on without us, and a listing stays noted.
             let outcome = tokio::select! {
                 () = cancel.cancelled() => break,
-                listing = self.inner.gateway.next_listing() => self.inner.apply_listing(listing).await,
-                _ = sweep.tick() => self.sweep_orphans().await.map(drop),
-                _ = prune.tick() => self.prune().await.map(drop),
+                outcome = turn => outcome,
             };
             if let Err(error) = outcome {
                 tracing::warn!(%error, "background work failed; it is tried again");
@@ -113,10 +126,14 @@ impl Caliber {
             expect: Expect::nothing(),
             audit: audit.clone(),
         };
-        let affected = inner.registry.commit(commit).await?.affected;
-        if affected > 0 {
-            inner.export(&audit);
-        }
-        Ok(affected)
+        let (registry, sinks) = (Arc::clone(&inner.registry), inner.sinks.clone());
+        to_the_end(async move {
+            let affected = registry.commit(commit).await?.affected;
+            if affected > 0 {
+                export(&sinks, &audit);
+            }
+            Ok(affected)
+        })
+        .await
     }
 }

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::approvals::WantedApproval;
 use super::ledger::OpenCall;
 use super::recorder::UnderWay;
-use super::{Caliber, Inner, sees};
+use super::{Caliber, Inner, sees, to_the_end};
 use crate::admission::{
     AdmissionFacts, ArgumentsFact, CallerFact, Decision, InventoryFact, Outcome, Permit, QuotaFact, Slot,
 };
@@ -108,15 +108,9 @@ impl Caliber {
             cancel,
         };
         // An owned task: a caller that goes away cannot leave a call without its record.
-        let outcome = tokio::spawn(call.run()).await;
+        let outcome = to_the_end(call.run()).await;
         drop(guard.disarm());
-        match outcome {
-            Ok(outcome) => outcome,
-            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            Err(error) => {
-                Err(Error::new(ErrorKind::Cancelled, "the runtime is shutting down").with_source(error))
-            }
-        }
+        outcome
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Instant;
 use super::{Inner, InvokeOutcome};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gateway::Answer;
+use crate::id::InvocationId;
 use crate::invocation::{DETAIL_LENGTH, Invocation, InvocationOutcome, Settlement};
 use crate::reason::ReasonCode;
 use crate::text::escaped;
@@ -42,22 +43,22 @@ impl OpenCall {
         };
         let settlement = self.failure(outcome, &error);
         self.record(settlement);
-        error.with_context("invocation", self.invocation.id.as_str())
+        told(error, &self.invocation.id, outcome)
     }
 
     /// Records how a call that was handed to the gateway ended, and answers its caller.
     pub(super) fn settled(mut self, answer: Result<Answer>) -> Result<InvokeOutcome> {
+        let outcome = match &answer {
+            Ok(answer) if answer.is_error => InvocationOutcome::ToolError,
+            Ok(_) => InvocationOutcome::Ok,
+            Err(error) => outcome_of(error),
+        };
         let settlement = match &answer {
             Ok(answer) => {
-                let outcome = if answer.is_error {
-                    InvocationOutcome::ToolError
-                } else {
-                    InvocationOutcome::Ok
-                };
                 let bytes = u64::try_from(answer.result.as_str().len()).ok();
                 self.settlement(outcome, None, None, bytes)
             }
-            Err(error) => self.failure(outcome_of(error), error),
+            Err(error) => self.failure(outcome, error),
         };
         let id = self.invocation.id.clone();
         self.record(settlement);
@@ -67,7 +68,7 @@ impl OpenCall {
                 answer,
                 duration: self.started.elapsed(),
             }),
-            Err(error) => Err(error.with_context("invocation", id.as_str())),
+            Err(error) => Err(told(error, &id, outcome)),
         }
     }
 
@@ -125,6 +126,13 @@ impl Drop for OpenCall {
         };
         self.record(settlement);
     }
+}
+
+/// What a surface needs to know of a call that failed: where it stands in the ledger, and as what.
+fn told(error: Error, id: &InvocationId, outcome: InvocationOutcome) -> Error {
+    error
+        .with_context("invocation", id.as_str())
+        .with_context("outcome", outcome.as_str())
 }
 
 /// The terminal outcome that an error of the gateway stands for.

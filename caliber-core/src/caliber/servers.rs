@@ -214,7 +214,6 @@ impl Caliber {
             secrets,
         };
         after.revision = inner.commit(change, expect, audit).await?.revision;
-        inner.gateway.evict(id).await;
         Ok(after)
     }
 
@@ -256,7 +255,7 @@ impl Caliber {
         inner
             .commit(Change::RemoveServer { id: id.clone() }, expect, audit)
             .await?;
-        inner.gateway.evict(id).await;
+        inner.listings.forget(id);
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! Checks, discovery, and what admins decide about tools.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -24,6 +25,9 @@ use crate::schema;
 use crate::secret::ConfigValue;
 use crate::server::{ServerDefinition, ServerRecord};
 use crate::text::escaped;
+
+/// How often a listing is compared again when the inventory moved meanwhile.
+const RECORD_ATTEMPTS: usize = 3;
 
 /// What came of a check: a report, or the error that an operator needs to see. Both are recorded.
 #[derive(Debug)]
@@ -386,71 +390,68 @@ impl Inner {
         self.commit(change, Expect::nothing(), audit).await.map(drop)
     }
 
+    /// Makes a listing the inventory. `asked_for` tells a discovery from what a session listed by itself: that changes
+    /// nothing when it brings nothing new, or when a later listing is there.
     async fn record_discovery(
         &self,
         who: (&Principal, Surface),
         record: &ServerRecord,
         discovery: Discovery,
-        live: bool,
+        asked_for: bool,
     ) -> Result<DiscoveryOutcome> {
-        let (tools, withheld) = accept_schemas(discovery.tools, discovery.withheld).await?;
+        for _ in 0..RECORD_ATTEMPTS {
+            match self
+                .try_record_discovery(who, record, &discovery, asked_for)
+                .await
+            {
+                // Another listing was stored meanwhile: compare with that one.
+                Err(error)
+                    if error.reason() == Some(ReasonCode::StaleRevision)
+                        && self.is_current(record).await? => {}
+                outcome => return outcome,
+            }
+        }
+        Err(Error::new(
+            ErrorKind::Conflict,
+            "the inventory keeps changing; discover the server again",
+        )
+        .with_reason(ReasonCode::StaleRevision))
+    }
+
+    async fn is_current(&self, record: &ServerRecord) -> Result<bool> {
+        let current = self.registry.server(&record.id).await?;
+        Ok(current.is_some_and(|current| current.revision == record.revision))
+    }
+
+    async fn try_record_discovery(
+        &self,
+        who: (&Principal, Surface),
+        record: &ServerRecord,
+        discovery: &Discovery,
+        asked_for: bool,
+    ) -> Result<DiscoveryOutcome> {
+        let stored = self.registry.inventory(&record.id).await?;
         let before = self.all_tools(&record.id).await?;
-        let digests: std::collections::BTreeMap<_, _> = tools
-            .iter()
-            .map(|tool| (tool.name().clone(), tool.digest()))
-            .collect();
-        let drifted: Vec<_> = before
-            .iter()
-            .filter(|view| {
-                let bound = view
-                    .classification
-                    .as_ref()
-                    .filter(|bound| bound.drifted_at.is_none());
-                bound.is_some_and(|bound| {
-                    digests
-                        .get(view.name())
-                        .is_some_and(|now| *now != bound.descriptor_digest)
-                })
-            })
-            .map(|view| view.name().clone())
-            .collect();
-        let removed: Vec<_> = before
-            .iter()
-            .map(ToolView::name)
-            .filter(|name| !digests.contains_key(*name))
-            .cloned()
-            .collect();
-        let known: std::collections::BTreeSet<_> = before.iter().map(ToolView::name).collect();
-        let added: Vec<_> = digests
-            .keys()
-            .filter(|name| !known.contains(name))
-            .cloned()
-            .collect();
-        let inventory = self.registry.inventory(&record.id).await?;
-        let unchanged = before.len() == tools.len()
-            && before
-                .iter()
-                .all(|view| digests.get(view.name()) == Some(&view.descriptor.digest()))
-            && inventory
-                .as_ref()
-                .is_some_and(|inventory| inventory.withheld == withheld);
-        if unchanged
-            && !live
-            && let Some(inventory) = inventory
+        let (tools, withheld) = accept_schemas(&before, discovery).await?;
+        let changes = ListingChanges::between(&before, &tools);
+        if let Some(inventory) = &stored
+            && !asked_for
+            && (self.listings.is_superseded(&record.id, discovery.listed_at)
+                || (changes.same && inventory.withheld == withheld))
         {
             return Ok(DiscoveryOutcome {
-                inventory,
-                drifted,
-                added,
-                removed,
+                inventory: inventory.clone(),
+                drifted: changes.drifted,
+                added: changes.added,
+                removed: changes.removed,
             });
         }
         let listing = NewInventory {
             discovered_at: self.now(),
-            live,
-            protocol_version: discovery.protocol_version,
-            server_info: discovery.server_info,
-            instructions: discovery.instructions,
+            asked_for,
+            protocol_version: discovery.protocol_version.clone(),
+            server_info: discovery.server_info.clone(),
+            instructions: discovery.instructions.clone(),
             tools,
             withheld,
         };
@@ -464,11 +465,11 @@ impl Inner {
         let details = serde_json::json!({
             "tool_count": listing.tools.len(),
             "withheld_count": listing.withheld.len(),
-            "added": names(&added),
-            "removed": names(&removed),
-            "drifted": names(&drifted),
+            "added": names(&changes.added),
+            "removed": names(&changes.removed),
+            "drifted": names(&changes.drifted),
         });
-        let action = if live {
+        let action = if asked_for {
             AuditAction::DiscoverTools
         } else {
             AuditAction::RefreshInventory
@@ -480,8 +481,14 @@ impl Inner {
             Some(&record.project),
             details,
         )?;
-        // The listing belongs to the place that was listed: a server that moved meanwhile keeps its inventory.
-        let expect = Expect::revision(Entity::Server(record.id.clone()), record.revision);
+        // The listing belongs to the place that was listed, and its differences to the inventory before it.
+        let expect = Expect(vec![
+            (Entity::Server(record.id.clone()), record.revision),
+            (
+                Entity::Inventory(record.id.clone()),
+                stored.map_or(Revision(0), |inventory| inventory.revision),
+            ),
+        ]);
         let mut inventory = Inventory {
             revision: Revision(0),
             discovered_at: listing.discovered_at,
@@ -496,16 +503,17 @@ impl Inner {
             listing: Box::new(listing),
         };
         inventory.revision = self.commit(change, expect, audit).await?.revision;
+        self.listings.stored(&record.id, discovery.listed_at);
         Ok(DiscoveryOutcome {
             inventory,
-            drifted,
-            added,
-            removed,
+            drifted: changes.drifted,
+            added: changes.added,
+            removed: changes.removed,
         })
     }
 
     /// Takes over a listing that a session made by itself. It can drift or remove a tool, never classify one.
-    pub(super) async fn apply_listing(&self, listing: Listing) -> Result<()> {
+    pub(super) async fn apply_listing(&self, listing: &Listing) -> Result<()> {
         let Some(record) = self.registry.server(&listing.server).await? else {
             return Ok(());
         };
@@ -513,19 +521,10 @@ impl Inner {
             return Ok(());
         }
         let system = Principal::system();
-        self.record_discovery((&system, Surface::System), &record, listing.discovery, false)
+        let who = (&system, Surface::System);
+        self.record_discovery(who, &record, listing.discovery.clone(), false)
             .await
             .map(drop)
-    }
-
-    /// Takes over every listing that waits, without waiting for more.
-    pub(super) async fn apply_waiting_listings(&self) -> Result<()> {
-        while let Ok(listing) =
-            tokio::time::timeout(std::time::Duration::ZERO, self.gateway.next_listing()).await
-        {
-            self.apply_listing(listing).await?;
-        }
-        Ok(())
     }
 
     async fn all_tools(&self, id: &ServerId) -> Result<Vec<ToolView>> {
@@ -542,14 +541,63 @@ impl Inner {
     }
 }
 
-/// Withholds every tool with a schema that cannot be used; the others are served.
+/// How a listing differs from the inventory before it.
+struct ListingChanges {
+    same: bool,
+    drifted: Vec<ToolName>,
+    added: Vec<ToolName>,
+    removed: Vec<ToolName>,
+}
+
+impl ListingChanges {
+    fn between(before: &[ToolView], tools: &[Descriptor]) -> Self {
+        let digests: BTreeMap<_, _> = tools.iter().map(|tool| (tool.name(), tool.digest())).collect();
+        let known: BTreeSet<_> = before.iter().map(ToolView::name).collect();
+        let drifts = |view: &&ToolView| {
+            let bound = view.classification.as_ref();
+            let standing = bound.filter(|bound| bound.drifted_at.is_none());
+            let now = digests.get(view.name());
+            standing.is_some_and(|bound| now.is_some_and(|now| *now != bound.descriptor_digest))
+        };
+        Self {
+            same: before.len() == tools.len()
+                && before
+                    .iter()
+                    .all(|view| digests.get(view.name()) == Some(&view.descriptor.digest())),
+            drifted: before
+                .iter()
+                .filter(drifts)
+                .map(|view| view.name().clone())
+                .collect(),
+            added: digests
+                .keys()
+                .filter(|name| !known.contains(*name))
+                .map(|name| (*name).clone())
+                .collect(),
+            removed: known
+                .iter()
+                .filter(|name| !digests.contains_key(*name))
+                .map(|name| (*name).clone())
+                .collect(),
+        }
+    }
+}
+
+/// Withholds every tool with a schema that cannot be used; the others are served. What stands in the inventory with
+/// the same digest was accepted before.
 async fn accept_schemas(
-    tools: Vec<Descriptor>,
-    mut withheld: Vec<WithheldTool>,
+    before: &[ToolView],
+    discovery: &Discovery,
 ) -> Result<(Vec<Descriptor>, Vec<WithheldTool>)> {
+    let accepted_before: BTreeSet<_> = before.iter().map(|view| view.descriptor.digest()).collect();
+    let (tools, mut withheld) = (discovery.tools.clone(), discovery.withheld.clone());
     let work = tokio::task::spawn_blocking(move || {
         let mut accepted = Vec::with_capacity(tools.len());
         for tool in tools {
+            if accepted_before.contains(&tool.digest()) {
+                accepted.push(tool);
+                continue;
+            }
             let verdict = schema::accept(tool.input_schema())
                 .map_err(|error| format!("input schema: {error}"))
                 .and_then(|()| {

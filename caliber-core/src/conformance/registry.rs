@@ -56,6 +56,7 @@ pub fn cases() -> Vec<Case<Arc<dyn Registry>>> {
         },
         inventory::{
             a_discovery_replaces_the_inventory,
+            a_listing_that_nobody_asked_for_is_no_news_of_the_connection,
             descriptors_come_back_byte_for_byte,
             a_discovery_never_classifies,
             another_descriptor_drifts_for_good,

@@ -76,7 +76,7 @@ pub(super) fn descriptor(name: &str, description: &str) -> Descriptor {
 pub(super) fn listing(tools: Vec<Descriptor>) -> NewInventory {
     NewInventory {
         discovered_at: now(),
-        live: true,
+        asked_for: true,
         protocol_version: "2025-11-25".to_owned(),
         server_info: None,
         instructions: None,

@@ -219,7 +219,10 @@ impl State {
     }
 
     fn record_discovery(&mut self, server: &ServerId, listing: NewInventory) -> Result<Revision> {
-        self.record_connection(server, listing.discovered_at, None)?;
+        self.server_exists(server)?;
+        if listing.asked_for {
+            self.record_connection(server, listing.discovered_at, None)?;
+        }
         let revision = self.advance(Entity::Inventory(server.clone()));
         for descriptor in &listing.tools {
             let key = (server.clone(), descriptor.name().clone());

@@ -97,6 +97,7 @@ impl ScriptedGateway {
             session.advertised.tools = server.tools.iter().map(|tool| tool.descriptor.clone()).collect();
             session.advertised.withheld.clone_from(&server.withheld);
             session.advertised.fingerprint = *fingerprint;
+            session.advertised.listed_at = std::time::Instant::now();
             listings.insert(id.clone(), session.advertised.clone());
         }
         drop(state);

@@ -180,6 +180,7 @@ impl ScriptedServer {
             );
         }
         Ok(Discovery {
+            listed_at: std::time::Instant::now(),
             fingerprint: target.definition.fingerprint(),
             protocol_version: PROTOCOL_VERSION.to_owned(),
             server_info: None,

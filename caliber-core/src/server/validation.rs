@@ -6,6 +6,7 @@ use super::{
     Auth, DESCRIPTION_LENGTH, ENDPOINT_ENTRIES, ENDPOINT_TEXT_LENGTH, Endpoint, ICON_LENGTH, ServerDefinition,
 };
 use crate::error::{Error, FieldProblem, Result};
+use crate::policy::{HIGHEST_CONCURRENCY, LARGEST_RESULT, LONGEST_CALL_MS};
 use crate::secret::{ConfigValue, SECRET_LENGTH};
 use crate::text::shown;
 
@@ -71,9 +72,14 @@ impl ServerDefinition {
             Auth::Custom { headers } => problems.headers("auth_config.headers", headers),
         }
         let limits = &self.limits;
-        problems.range("limits.timeout_ms", limits.timeout_ms, 1, 3_600_000);
-        problems.range("limits.concurrency", limits.concurrency.map(u64::from), 1, 1_024);
-        problems.range("limits.result_bytes", limits.result_bytes, 1, 64 << 20);
+        problems.range("limits.timeout_ms", limits.timeout_ms, 1, LONGEST_CALL_MS);
+        problems.range(
+            "limits.concurrency",
+            limits.concurrency.map(u64::from),
+            1,
+            HIGHEST_CONCURRENCY.into(),
+        );
+        problems.range("limits.result_bytes", limits.result_bytes, 1, LARGEST_RESULT);
         if problems.0.is_empty() {
             Ok(())
         } else {

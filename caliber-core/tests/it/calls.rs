@@ -1,7 +1,7 @@
 //! Single calls: how they end, and that each ends in exactly one record.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use caliber_core::audit::AuditAction;
@@ -692,4 +692,62 @@ async fn old_calls_are_pruned_and_the_trail_says_so() {
     assert_eq!(world.caliber.prune().await.unwrap(), 5);
     assert!(world.ledger().await.is_empty());
     assert_eq!(world.trail(AuditAction::Prune).await.len(), 1);
+}
+
+#[tokio::test]
+async fn an_error_tells_the_outcome_that_stands_in_the_ledger() {
+    let kinds = [
+        ErrorKind::Denied,
+        ErrorKind::Upstream,
+        ErrorKind::Unavailable,
+        ErrorKind::Unsupported,
+        ErrorKind::TooLarge,
+        ErrorKind::Timeout,
+        ErrorKind::Cancelled,
+        ErrorKind::OutcomeUnknown,
+        ErrorKind::Internal,
+        ErrorKind::Invalid,
+    ];
+    let next = Arc::new(Mutex::new(None));
+    let descriptor = r#"{"name":"fails","inputSchema":{"type":"object"}}"#;
+    let failing = {
+        let next = Arc::clone(&next);
+        ScriptedTool::new(descriptor, move |_| {
+            let kind: Option<ErrorKind> = *next.lock().unwrap();
+            async move { Err(Error::new(kind.unwrap(), "as the test wants")) }
+        })
+    };
+    let world = World::over(Parts::new(), vec![failing.unwrap()]).await;
+    world.classify("fails", ToolPolicy::allow_read()).await;
+    let mut told = Vec::new();
+    for kind in kinds {
+        *next.lock().unwrap() = Some(kind);
+        let error = world
+            .caliber
+            .invoke(&admin(), world.request("fails", "{}"))
+            .await
+            .unwrap_err();
+        told.push(InvocationOutcome::of(&error).unwrap());
+    }
+    // And one that was refused before anything was sent, and one that was no call at all.
+    world
+        .classify(
+            "fails",
+            ToolPolicy {
+                allowed: false,
+                ..ToolPolicy::allow_read()
+            },
+        )
+        .await;
+    let refused = world.caliber.invoke(&admin(), world.request("fails", "{}")).await;
+    told.push(InvocationOutcome::of(&refused.unwrap_err()).unwrap());
+    let hidden = world
+        .caliber
+        .invoke(
+            &person("bob", "elsewhere", Scope::Viewer),
+            world.request("fails", "{}"),
+        )
+        .await;
+    assert_eq!(InvocationOutcome::of(&hidden.unwrap_err()), None);
+    assert_eq!(world.outcomes().await, told);
 }

@@ -14,6 +14,7 @@ mod calls;
 mod conformance;
 mod kinds;
 mod life;
+mod listings;
 mod recorder;
 mod revocation;
 mod secrets;

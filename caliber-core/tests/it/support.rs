@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -291,6 +292,7 @@ type Hook = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub(crate) struct Interposed {
     inner: ScriptedGateway,
     hooks: Arc<Mutex<VecDeque<Hook>>>,
+    listings: Arc<AtomicUsize>,
 }
 
 impl Interposed {
@@ -298,7 +300,13 @@ impl Interposed {
         Self {
             inner,
             hooks: Arc::default(),
+            listings: Arc::default(),
         }
+    }
+
+    /// How many listings were handed out.
+    pub(crate) fn listings(&self) -> usize {
+        self.listings.load(Ordering::SeqCst)
     }
 
     /// Does this at the next decision.
@@ -344,10 +352,14 @@ impl Gateway for Interposed {
     }
 
     async fn next_listing(&self) -> Listing {
-        self.inner.next_listing().await
+        let listing = self.inner.next_listing().await;
+        self.listings.fetch_add(1, Ordering::SeqCst);
+        listing
     }
 
     async fn evict(&self, server: &ServerId) {
+        // As with a real gateway, it takes a while.
+        tokio::task::yield_now().await;
         self.inner.evict(server).await;
     }
 

@@ -63,6 +63,7 @@ mod tests {
         Listing {
             server: server.clone(),
             discovery: Discovery {
+                listed_at: std::time::Instant::now(),
                 fingerprint: Fingerprint::of(b"place"),
                 protocol_version: version.to_owned(),
                 server_info: None,

@@ -8,8 +8,9 @@ use caliber_core::descriptor::ToolName;
 use caliber_core::id::{ApprovalId, InvocationId, ServerId};
 use caliber_core::invocation::InvocationOutcome;
 use caliber_core::json::{JsonLimits, JsonText};
+use caliber_core::policy::LONGEST_CALL_MS;
 use caliber_core::principal::Surface;
-use caliber_core::{Error, ErrorKind, FieldProblem, InvokeRequest};
+use caliber_core::{FieldProblem, InvokeRequest};
 
 use crate::body::Json;
 use crate::convert;
@@ -20,9 +21,6 @@ use crate::problem::Problem;
 use crate::reply::{self, Data, Paged, Reply};
 use crate::state::Api;
 use crate::wire::calls::{InvocationPath, InvocationRecord, InvokeInput, Invoked};
-
-/// The longest call that can be asked for, in milliseconds.
-const LONGEST_CALL_MS: u64 = 3_600_000;
 
 /// Call a tool
 ///
@@ -45,11 +43,15 @@ pub(crate) async fn invoke(
     let request = request(&server, input, surface.unwrap_or(Surface::Playground))?;
     let tool = request.tool.clone();
     let invoked = api.caliber().invoke(&principal, request).await;
-    api.metrics().invoked(match &invoked {
-        Ok(invoked) if invoked.answer.is_error => InvocationOutcome::ToolError,
-        Ok(_) => InvocationOutcome::Ok,
-        Err(error) => outcome_of(error),
-    });
+    // What is not in the ledger was no call.
+    let outcome = match &invoked {
+        Ok(invoked) if invoked.answer.is_error => Some(InvocationOutcome::ToolError),
+        Ok(_) => Some(InvocationOutcome::Ok),
+        Err(error) => InvocationOutcome::of(error),
+    };
+    if let Some(outcome) = outcome {
+        api.metrics().invoked(outcome);
+    }
     let invoked = invoked.map_err(|error| Problem::from(error).about_field("arguments"))?;
     let microseconds = u64::try_from(invoked.duration.as_micros()).unwrap_or(u64::MAX);
     reply::ok(Invoked {
@@ -105,17 +107,6 @@ fn request(server: &ServerId, input: InvokeInput, surface: Surface) -> Result<In
     request.break_glass = input.break_glass;
     request.timeout = input.timeout_ms.map(Duration::from_millis);
     Ok(request)
-}
-
-/// How a call that failed is counted.
-fn outcome_of(error: &Error) -> InvocationOutcome {
-    match error.kind() {
-        ErrorKind::OutcomeUnknown => InvocationOutcome::OutcomeUnknown,
-        ErrorKind::Timeout => InvocationOutcome::Timeout,
-        ErrorKind::Cancelled => InvocationOutcome::Cancelled,
-        ErrorKind::Upstream | ErrorKind::TooLarge => InvocationOutcome::UpstreamError,
-        _ => InvocationOutcome::Denied,
-    }
 }
 
 /// List the calls of a server

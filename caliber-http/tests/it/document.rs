@@ -53,6 +53,34 @@ fn operations(document: &Value) -> Vec<(String, String, Value)> {
     found
 }
 
+/// The attributes of the wire types hold numbers of their own: they are those that the rules have.
+#[test]
+fn the_bounds_of_the_document_are_those_of_the_rules() {
+    use caliber_core::policy::{HIGHEST_CONCURRENCY, HIGHEST_RATE, LARGEST_RESULT, LONGEST_CALL_MS};
+    let document = serde_json::to_value(caliber_http::openapi()).unwrap();
+    let mut seen = 0;
+    for (schema, definition) in document["components"]["schemas"].as_object().unwrap() {
+        let Some(properties) = definition["properties"].as_object() else {
+            continue;
+        };
+        for (name, property) in properties {
+            let bound = match name.as_str() {
+                "timeout_ms" => LONGEST_CALL_MS,
+                "result_bytes" => LARGEST_RESULT,
+                "concurrency" => HIGHEST_CONCURRENCY.into(),
+                "rate_limit_per_minute" => HIGHEST_RATE.into(),
+                _ => continue,
+            };
+            let Some(maximum) = property.get("maximum") else {
+                continue;
+            };
+            assert_eq!(maximum.as_u64(), Some(bound), "{schema}.{name}");
+            seen += 1;
+        }
+    }
+    assert!(seen >= 6, "only {seen} bounds are in the document");
+}
+
 #[test]
 fn every_route_is_documented() {
     let document = serde_json::to_value(caliber_http::openapi()).unwrap();

@@ -322,6 +322,19 @@ pub(super) async fn require(conn: &mut Connection, id: &ServerId) -> Result<()> 
     Ok(())
 }
 
+/// # Errors
+///
+/// `NotFound` when there is no such server.
+pub(super) async fn must_exist(conn: &mut Connection, id: &ServerId) -> Result<()> {
+    let found: Option<String> = servers::table
+        .find(id.as_str())
+        .select(servers::id)
+        .first(conn)
+        .await
+        .optional()?;
+    found.map(drop).ok_or_else(|| absent(id))
+}
+
 fn absent(id: &ServerId) -> crate::Error {
     CoreError::not_found("server", id.as_str()).into()
 }

@@ -124,13 +124,16 @@ async fn classification_row(
         .optional()?)
 }
 
-/// A whole live listing in place of the last one.
+/// A whole listing in place of the last one.
 pub(super) async fn record_discovery(
     conn: &mut Connection,
     server: &ServerId,
     listing: &NewInventory,
 ) -> Result<u64> {
-    servers::record_connection(conn, server, listing.discovered_at, None).await?;
+    servers::must_exist(conn, server).await?;
+    if listing.asked_for {
+        servers::record_connection(conn, server, listing.discovered_at, None).await?;
+    }
     let id = server.as_str();
     let at = micros(listing.discovered_at);
     let before: Option<(i64, Option<i64>)> = inventories::table
@@ -150,7 +153,7 @@ pub(super) async fn record_discovery(
         server_id: id.to_owned(),
         revision: crate::rows::number(revision),
         discovered_at: at,
-        live_discovered_at: if listing.live { Some(at) } else { live_before },
+        live_discovered_at: if listing.asked_for { Some(at) } else { live_before },
         tool_count: i64::try_from(listing.tools.len()).unwrap_or(i64::MAX),
         protocol_version: listing.protocol_version.clone(),
         server_info: listing.server_info.as_ref().map(|info| info.as_str().to_owned()),

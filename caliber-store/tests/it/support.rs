@@ -196,7 +196,7 @@ pub(crate) fn descriptor(name: &str) -> Descriptor {
 pub(crate) fn listing(tools: Vec<Descriptor>) -> NewInventory {
     NewInventory {
         discovered_at: now(),
-        live: true,
+        asked_for: true,
         protocol_version: "2025-11-25".to_owned(),
         server_info: None,
         instructions: None,

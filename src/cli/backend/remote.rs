@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use caliber::core::address::is_loopback_host;
 use caliber::core::id::ProjectId;
+use caliber::core::policy::{LARGEST_RESULT, LONGEST_CALL_MS};
 use caliber::core::secret::SecretText;
 use caliber::core::text::shown;
 use caliber::http::{ApiPrefix, PROJECT_HEADER};
@@ -17,9 +18,9 @@ use crate::cli::failure::{Exit, Failure, Outcome};
 /// The longest set-up of a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest silence of the server. A call may be under way for an hour, the longest that a policy allows.
-const READ_TIMEOUT: Duration = Duration::from_secs(60 * 60 + 60);
+const READ_TIMEOUT: Duration = Duration::from_millis(LONGEST_CALL_MS + 60_000);
 /// The largest answer, in bytes: the largest result of a call and what stands around it.
-const ANSWER_BYTES: usize = (64 << 20) + (1 << 20);
+const ANSWER_BYTES: usize = LARGEST_RESULT as usize + (1 << 20);
 
 /// A server, with the token for it.
 #[derive(Debug)]

@@ -54,6 +54,38 @@ pub(super) async fn a_discovery_replaces_the_inventory(registry: Arc<dyn Registr
     assert_eq!((read.connection_error, read.revision), (None, Revision(1)));
 }
 
+pub(super) async fn a_listing_that_nobody_asked_for_is_no_news_of_the_connection(
+    registry: Arc<dyn Registry>,
+) {
+    let record = registered(&*registry, "weather").await;
+    let failed = Change::RecordConnection {
+        server: record.id.clone(),
+        at: now(),
+        error: Some("it was away".to_owned()),
+    };
+    commit(&*registry, failed).await.unwrap();
+    let mut refresh = listing(vec![descriptor("echo", "one")]);
+    refresh.asked_for = false;
+    let change = |server: &crate::id::ServerId| Change::RecordDiscovery {
+        server: server.clone(),
+        listing: Box::new(refresh.clone()),
+    };
+    commit(&*registry, change(&record.id)).await.unwrap();
+    let read = registry.server(&record.id).await.unwrap().unwrap();
+    assert_eq!(
+        (read.last_connected_at, read.connection_error.as_deref()),
+        (None, Some("it was away"))
+    );
+    assert_eq!(
+        registry.inventory(&record.id).await.unwrap().unwrap().tool_count,
+        1
+    );
+    let absent = commit(&*registry, change(&crate::id::ServerId::new()))
+        .await
+        .unwrap_err();
+    assert_eq!(absent.kind(), ErrorKind::NotFound);
+}
+
 pub(super) async fn descriptors_come_back_byte_for_byte(registry: Arc<dyn Registry>) {
     let record = registered(&*registry, "weather").await;
     let text = "{ \"name\":\"echo\",\t\"zz\":1.10, \"aa\":123456789012345678901234567890, \
