@@ -22,9 +22,10 @@ struct Inner {
     fields: Vec<FieldProblem>,
     context: Vec<(&'static str, String)>,
     source: Option<Source>,
+    sent: bool,
 }
 
-/// The class of an [`Error`]; it decides the HTTP status, the exit code and whether a retry can help.
+/// The class of an [`Error`]; it decides the HTTP status and the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -65,7 +66,7 @@ pub enum ErrorKind {
 /// Whether trying again can help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
-    /// The same request fails again.
+    /// The same request fails again, or would be a second call where the first may have taken effect.
     Never,
     /// The same request may pass later.
     Later,
@@ -92,6 +93,7 @@ impl Error {
             fields: Vec::new(),
             context: Vec::new(),
             source: None,
+            sent: false,
         }))
     }
 
@@ -146,6 +148,13 @@ impl Error {
         self
     }
 
+    /// Says that the call had been sent, or may have been, when it failed.
+    #[must_use]
+    pub fn after_sending(mut self) -> Self {
+        self.0.sent = true;
+        self
+    }
+
     /// The class.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
@@ -171,9 +180,15 @@ impl Error {
         &self.0.context
     }
 
-    /// Whether a retry can help.
+    /// Whether the error is about a call that may have been sent, so that it may have taken effect.
+    pub fn may_have_been_sent(&self) -> bool {
+        self.0.sent || self.0.kind == ErrorKind::OutcomeUnknown
+    }
+
+    /// Whether a retry can help. It never says so of a call that [may have been sent](Self::may_have_been_sent).
     pub fn retry(&self) -> Retry {
         match self.0.kind {
+            _ if self.may_have_been_sent() => Retry::Never,
             ErrorKind::RateLimited | ErrorKind::Unavailable | ErrorKind::Upstream | ErrorKind::Timeout => {
                 Retry::Later
             }
@@ -197,6 +212,7 @@ impl fmt::Debug for Error {
             .field("message", &self.0.message)
             .field("reason", &self.0.reason)
             .field("context", &self.0.context)
+            .field("sent", &self.0.sent)
             .field("source", &self.0.source)
             .finish()
     }
@@ -205,5 +221,40 @@ impl fmt::Debug for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.0.source.as_deref().map(|source| source as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_retry_helps_where_nothing_was_sent_and_never_afterwards() {
+        use ErrorKind::*;
+        for (kind, unsent) in [
+            (Invalid, Retry::Never),
+            (Unauthenticated, Retry::Never),
+            (Forbidden, Retry::Never),
+            (NotFound, Retry::Never),
+            (Conflict, Retry::AfterReading),
+            (Denied, Retry::Never),
+            (ApprovalNeeded, Retry::Never),
+            (RateLimited, Retry::Later),
+            (Unavailable, Retry::Later),
+            (Upstream, Retry::Later),
+            (Timeout, Retry::Later),
+            (Cancelled, Retry::Never),
+            (OutcomeUnknown, Retry::Never),
+            (TooLarge, Retry::Never),
+            (Unsupported, Retry::Never),
+            (Internal, Retry::Never),
+        ] {
+            let error = Error::new(kind, "it failed");
+            assert_eq!(error.may_have_been_sent(), kind == OutcomeUnknown, "{kind:?}");
+            assert_eq!(error.retry(), unsent, "{kind:?}");
+            let error = error.after_sending();
+            assert!(error.may_have_been_sent(), "{kind:?}");
+            assert_eq!(error.retry(), Retry::Never, "{kind:?}");
+        }
     }
 }

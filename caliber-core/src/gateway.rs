@@ -23,19 +23,23 @@ use crate::readiness::EndpointFacts;
 /// answer is `OutcomeUnknown`; every list, line, result and queue is bounded.
 #[async_trait]
 pub trait Gateway: Send + Sync + fmt::Debug {
-    /// Reserves one of the server's concurrent calls, waiting for a free one until `deadline`.
+    /// Reserves one of the server's concurrent calls, waiting for a free one until `deadline`. `concurrency` is how
+    /// many its definition allows at once, 1 or more; `None` stands for the gateway's own number. It holds from here
+    /// on, also for those who wait; a place that was taken before counts until it is given back.
     ///
     /// # Errors
     ///
     /// `Unavailable` with [`ServerBusy`](crate::reason::ReasonCode::ServerBusy) when the deadline passes or the
     /// queue is full.
-    async fn reserve(&self, server: &ServerId, deadline: Deadline) -> Result<Slot>;
+    async fn reserve(&self, server: &ServerId, concurrency: Option<u32>, deadline: Deadline) -> Result<Slot>;
 
     /// What the machine says about an endpoint: the real executable, or the addresses of the host. Bounded in
     /// time; it connects to nothing.
     async fn inspect(&self, target: &Target) -> EndpointFacts;
 
-    /// What the open session of `caller` advertised last about `tool`. It opens none.
+    /// What the open session of `caller` advertised last about `tool`. It opens none. A session that has to list its
+    /// tools again before the next call answers [`NotOpen`](SessionFact::NotOpen): like one that is yet to be opened
+    /// it compares before it sends.
     fn session(&self, target: &Target, caller: &CallerKey, tool: &ToolName) -> SessionFact;
 
     /// Opens a connection, shakes hands and lists the tools once, on a session of its own that is closed again.
@@ -47,7 +51,8 @@ pub trait Gateway: Send + Sync + fmt::Debug {
     async fn check(&self, target: &Target, deadline: Deadline) -> Result<CheckReport>;
 
     /// Like [`check`](Self::check), and returns everything that the server advertised. Broken descriptors are
-    /// withheld one by one; a list that ends at a limit is an error, never a short list.
+    /// withheld one by one; a list that ends at a limit is an error, never a short list. Open sessions of the server
+    /// that advertise something else list again before their next call.
     ///
     /// # Errors
     ///
@@ -62,7 +67,8 @@ pub trait Gateway: Send + Sync + fmt::Debug {
     /// `Denied` with [`Drifted`](crate::reason::ReasonCode::Drifted) or
     /// [`ToolUnknown`](crate::reason::ReasonCode::ToolUnknown) when the session sees another tool than was
     /// admitted (nothing was sent); `Upstream`, `Timeout`, `TooLarge`, `Unavailable`; `OutcomeUnknown` when the
-    /// call was sent and its answer was lost.
+    /// call was sent and its answer was lost. What fails once the call may have been sent says so
+    /// ([`Error::may_have_been_sent`](crate::Error::may_have_been_sent)).
     async fn call(&self, permit: Permit) -> Result<Answer>;
 
     /// Waits for the next listing that a session made by itself: at its opening, after `list_changed`, at the

@@ -135,7 +135,7 @@ impl Failure {
         failure
     }
 
-    /// The deadline passed.
+    /// The deadline passed; nothing was sent.
     pub(crate) fn timeout(what: &str) -> Self {
         Self::new(
             ErrorKind::Timeout,
@@ -175,6 +175,23 @@ impl Failure {
         self
     }
 
+    /// The same failure of something that goes before a call: of the call itself nothing was sent.
+    #[must_use]
+    pub(crate) fn before_call(self) -> Self {
+        let mut failure = self.not_sent();
+        failure.fate = Fate::NotSent;
+        failure
+    }
+
+    /// The same failure after a call was sent, or may have been.
+    #[must_use]
+    pub(crate) fn sent(mut self) -> Self {
+        if self.fate == Fate::NotSent {
+            self.fate = Fate::Lost;
+        }
+        self
+    }
+
     /// Whether another attempt to connect may fare better: a measure of the upstream's health, not of the request.
     pub(crate) fn is_connection_failure(&self) -> bool {
         matches!(
@@ -186,7 +203,11 @@ impl Failure {
 
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
-        Error::new(failure.kind, failure.message).with_reason(failure.reason)
+        let error = Error::new(failure.kind, failure.message).with_reason(failure.reason);
+        match failure.fate {
+            Fate::NotSent => error,
+            Fate::Lost | Fate::Answered => error.after_sending(),
+        }
     }
 }
 

@@ -24,7 +24,6 @@ use crate::client::refusal;
 use crate::convert;
 use crate::error::Failure;
 use crate::opening::Opener;
-use crate::places::Place;
 use crate::pool::{Lease, Pool, Server};
 use crate::session::Session;
 use crate::settings::GatewaySettings;
@@ -113,7 +112,7 @@ impl McpGateway {
             Ok(Ok(())) => send(&mut lease, call).await,
             Ok(Err(failure)) => {
                 lease.refused(&failure);
-                Err(failure)
+                Err(failure.before_call())
             }
             Err(_) => Err(Failure::timeout("listing the tools again")),
         }
@@ -154,14 +153,16 @@ async fn send(lease: &mut Lease, call: &AdmittedCall) -> Result<Answer, Failure>
             lease.failed(&failure);
             Err(failure)
         }
-        Err(_) => Err(Failure::timeout("the call")),
+        Err(_) => Err(Failure::timeout("the call").sent()),
     }
 }
 
 #[async_trait]
 impl Gateway for McpGateway {
-    async fn reserve(&self, server: &ServerId, deadline: Deadline) -> Result<Slot> {
-        let place = self.pool.server(server).places.take(deadline).await?;
+    async fn reserve(&self, server: &ServerId, concurrency: Option<u32>, deadline: Deadline) -> Result<Slot> {
+        let concurrency = concurrency.unwrap_or(self.pool.opener.settings.concurrency);
+        let server = self.pool.server(server);
+        let place = server.places.take(concurrency, deadline).await?;
         Ok(Slot::new(place))
     }
 
@@ -210,25 +211,16 @@ impl Gateway for McpGateway {
             result_bytes: permit.result_bytes(),
         };
         let replay_safe = permit.is_replay_safe();
-        let mut place = permit.into_slot().into_inner::<Place>();
-        let concurrency = call.target.definition.limits.concurrency;
-        server
-            .places
-            .resize(concurrency.unwrap_or(self.pool.opener.settings.concurrency));
-        if !place.as_ref().is_some_and(|place| server.places.counts(place)) {
-            // It was reserved before the number of places was known.
-            drop(place.take());
-            place = Some(server.places.take(call.deadline).await?);
-        }
+        // Held until the call has ended.
+        let _place = permit.into_slot();
         let outcome = match self.make(&server, &call).await {
             // The operator allows the tool to be called twice, and the answer to the first call is lost.
             Err(failure) if failure.kind == ErrorKind::OutcomeUnknown && replay_safe => {
                 tracing::info!(server = %server.id, tool = %call.tool, "a call is repeated");
-                self.make(&server, &call).await
+                self.make(&server, &call).await.map_err(Failure::sent)
             }
             outcome => outcome,
         };
-        drop(place);
         outcome.map_err(Error::from)
     }
 

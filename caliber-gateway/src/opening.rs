@@ -89,7 +89,7 @@ impl Opener {
             ))
         };
         match tokio::time::timeout_at(deadline.instant(), opening).await {
-            Ok(outcome) => outcome.map_err(Failure::not_sent),
+            Ok(outcome) => outcome.map_err(Failure::before_call),
             Err(_) => Err(Failure::timeout("opening a session")),
         }
     }

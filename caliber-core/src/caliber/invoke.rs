@@ -154,7 +154,8 @@ impl Call {
         // Read before a place is reserved: a server that the caller may not see takes no place, nor time.
         let mut facts = self.facts().await?;
         let mut open = OpenCall::new(inner, self.invocation(&facts, argument_digest), self.started);
-        let (slot, waited) = self.reserve(reserve_until).await;
+        let concurrency = facts.server.definition.limits.concurrency;
+        let (slot, waited) = self.reserve(concurrency, reserve_until).await;
         if waited {
             // What was revoked meanwhile binds this call.
             match self.facts().await {
@@ -173,8 +174,9 @@ impl Call {
     }
 
     /// Takes a place at the server; tells also whether that took time.
-    async fn reserve(&self, until: Deadline) -> (Result<Slot>, bool) {
-        let mut reserving = pin!(self.inner.gateway.reserve(&self.request.server, until));
+    async fn reserve(&self, concurrency: Option<u32>, until: Deadline) -> (Result<Slot>, bool) {
+        let gateway = &self.inner.gateway;
+        let mut reserving = pin!(gateway.reserve(&self.request.server, concurrency, until));
         match poll_fn(|context| Poll::Ready(reserving.as_mut().poll(context))).await {
             Poll::Ready(slot) => (slot, false),
             Poll::Pending => tokio::select! {
@@ -481,10 +483,12 @@ impl Call {
         };
         let answer = tokio::select! {
             biased;
-            () = self.cancel.cancelled() => Err(cancelled()),
+            () = self.cancel.cancelled() => Err(cancelled().after_sending()),
             answer = self.inner.gateway.call(permit) => answer,
             () = tokio::time::sleep_until(deadline.instant() + GATEWAY_GRACE) => Err(
-                Error::new(ErrorKind::Timeout, "the call did not end by its deadline").with_reason(ReasonCode::Timeout)
+                Error::new(ErrorKind::Timeout, "the call did not end by its deadline")
+                    .with_reason(ReasonCode::Timeout)
+                    .after_sending()
             ),
         };
         let answer = match answer {
@@ -527,7 +531,9 @@ impl Call {
                 Fit::Unchecked(problem) => format!("the result could not be checked: {problem}"),
             },
         };
-        Err(Error::new(ErrorKind::Upstream, problem).with_reason(ReasonCode::ResultInvalid))
+        Err(Error::new(ErrorKind::Upstream, problem)
+            .with_reason(ReasonCode::ResultInvalid)
+            .after_sending())
     }
 
     /// The one absolute deadline, counted from the request: the shortest of what policy and server say, or the

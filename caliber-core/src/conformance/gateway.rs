@@ -91,6 +91,7 @@ pub fn cases() -> Vec<Case<Bench>> {
         },
         limits::{
             only_so_many_places_are_reserved,
+            a_changed_limit_holds_at_once,
             a_running_call_holds_its_place,
             a_deadline_ends_a_call_and_frees_its_place,
             a_dropped_call_is_cancelled_upstream_and_frees_its_place,
@@ -104,7 +105,10 @@ const STEP: Duration = Duration::from_secs(15);
 
 /// What the cases do with a bench.
 mod steps {
+    use std::time::Duration;
+
     use super::{Bench, STEP};
+    use crate::admission::Slot;
     use crate::caliber::{InvokeOutcome, InvokeRequest};
     use crate::clock::Deadline;
     use crate::conformance::samples::{subject, tool};
@@ -199,12 +203,29 @@ mod steps {
         }
     }
 
-    /// Every place of the server can be taken, and is given back.
-    pub(super) async fn places_are_free(bench: &Bench, server: &ServerId) {
+    /// Takes a place, waiting this long.
+    pub(super) async fn reserve(
+        bench: &Bench,
+        server: &ServerId,
+        concurrency: u32,
+        patience: Duration,
+    ) -> Result<Slot> {
+        let deadline = Deadline::after(patience);
+        bench.gateway.reserve(server, Some(concurrency), deadline).await
+    }
+
+    /// Takes every place of the server.
+    pub(super) async fn all_places(bench: &Bench, server: &ServerId) -> Vec<Slot> {
         let mut places = Vec::new();
         for _ in 0..bench.concurrency {
-            let place = bench.gateway.reserve(server, Deadline::after(STEP)).await;
+            let place = reserve(bench, server, bench.concurrency, STEP).await;
             places.push(place.expect("a place has not been given back"));
         }
+        places
+    }
+
+    /// Every place of the server can be taken, and is given back.
+    pub(super) async fn places_are_free(bench: &Bench, server: &ServerId) {
+        drop(all_places(bench, server).await);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use async_trait::async_trait;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 
 use super::script::{CallEnd, LoggedCall, ScriptedCall, ScriptedServer, ScriptedTool};
 use crate::admission::{Permit, SessionFact, Slot};
@@ -21,7 +21,7 @@ use crate::reason::ReasonCode;
 use crate::server::{Endpoint, ServerName};
 
 /// Concurrent calls of one server, where nothing else is said.
-const CONCURRENCY: usize = 64;
+const CONCURRENCY: u32 = 64;
 
 /// A [`Gateway`] over [`ScriptedServer`]s: nothing leaves the process. Cheap to clone; clones are one.
 ///
@@ -36,17 +36,54 @@ pub struct ScriptedGateway {
 struct Shared {
     state: Mutex<State>,
     listed: Notify,
-    concurrency: usize,
+    concurrency: u32,
 }
 
 #[derive(Debug, Default)]
 struct State {
     servers: HashMap<ServerName, ScriptedServer>,
     sessions: HashMap<SessionKey, Session>,
-    slots: HashMap<ServerId, Arc<Semaphore>>,
+    places: HashMap<ServerId, Arc<Places>>,
     listings: BTreeMap<ServerId, Discovery>,
     log: Vec<LoggedCall>,
     openings: u64,
+}
+
+/// The places of one server.
+#[derive(Debug, Default)]
+struct Places {
+    taken: Mutex<u32>,
+    freed: Notify,
+}
+
+/// A place that is taken until it is dropped.
+struct Place(Arc<Places>);
+
+impl Places {
+    fn taken(&self) -> MutexGuard<'_, u32> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn take(self: Arc<Self>, concurrency: u32) -> Place {
+        loop {
+            {
+                let mut taken = self.taken();
+                if *taken < concurrency {
+                    *taken += 1;
+                    break;
+                }
+            }
+            self.freed.notified().await;
+        }
+        Place(self)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        *self.0.taken() -= 1;
+        self.0.freed.notify_one();
+    }
 }
 
 type SessionKey = (ServerId, crate::digest::Fingerprint, CallerKey);
@@ -64,8 +101,8 @@ impl ScriptedGateway {
         Self::with_concurrency(CONCURRENCY)
     }
 
-    /// A gateway whose servers take `concurrency` calls at once, each.
-    pub fn with_concurrency(concurrency: usize) -> Self {
+    /// A gateway whose servers take `concurrency` calls at once, each, where their definition says nothing.
+    pub fn with_concurrency(concurrency: u32) -> Self {
         let shared = Shared {
             state: Mutex::default(),
             listed: Notify::new(),
@@ -123,11 +160,8 @@ impl ScriptedGateway {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn slots(&self, server: &ServerId) -> Arc<Semaphore> {
-        let concurrency = self.shared.concurrency;
-        let mut state = self.state();
-        let slots = state.slots.entry(server.clone());
-        Arc::clone(slots.or_insert_with(|| Arc::new(Semaphore::new(concurrency))))
+    fn places(&self, server: &ServerId) -> Arc<Places> {
+        Arc::clone(self.state().places.entry(server.clone()).or_default())
     }
 
     /// Opens the session of the caller, unless it is open, and compares what it sees with what was admitted.
@@ -242,11 +276,13 @@ impl Drop for Ending<'_> {
 
 #[async_trait]
 impl Gateway for ScriptedGateway {
-    async fn reserve(&self, server: &ServerId, deadline: Deadline) -> Result<Slot> {
-        let slots = self.slots(server);
-        match tokio::time::timeout_at(deadline.instant(), slots.acquire_owned()).await {
-            Ok(Ok(place)) => Ok(Slot::new(place)),
-            _ => Err(
+    async fn reserve(&self, server: &ServerId, concurrency: Option<u32>, deadline: Deadline) -> Result<Slot> {
+        let taking = self
+            .places(server)
+            .take(concurrency.unwrap_or(self.shared.concurrency));
+        match tokio::time::timeout_at(deadline.instant(), taking).await {
+            Ok(place) => Ok(Slot::new(place)),
+            Err(_) => Err(
                 Error::new(ErrorKind::Unavailable, "the server is busy; try again later")
                     .with_reason(ReasonCode::ServerBusy),
             ),
@@ -320,11 +356,12 @@ impl Gateway for ScriptedGateway {
             ending.end = CallEnd::TimedOut;
             return Err(
                 Error::new(ErrorKind::Timeout, "the server did not answer by the deadline")
-                    .with_reason(ReasonCode::Timeout),
+                    .with_reason(ReasonCode::Timeout)
+                    .after_sending(),
             );
         };
         ending.end = CallEnd::Answered;
-        let result = result?;
+        let result = result.map_err(Error::after_sending)?;
         if result.as_str().len() > limit {
             return Err(Error::new(
                 ErrorKind::TooLarge,
@@ -333,7 +370,8 @@ impl Gateway for ScriptedGateway {
                     result.as_str().len()
                 ),
             )
-            .with_reason(ReasonCode::ResultTooLarge));
+            .with_reason(ReasonCode::ResultTooLarge)
+            .after_sending());
         }
         let is_error = result
             .member("isError")

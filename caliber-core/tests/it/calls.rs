@@ -166,7 +166,8 @@ async fn a_result_that_breaks_its_promise_is_refused() {
             r#","outputSchema":{"type":"object","properties":{"x":{"type":"integer"}},"required":["x"]}"#;
         let tool = scripted(schema, move |_| async move { result(broken) });
         let world = world(tool, ToolPolicy::allow_read()).await;
-        refused(world.call().await, ErrorKind::Upstream, ReasonCode::ResultInvalid);
+        let error = refused(world.call().await, ErrorKind::Upstream, ReasonCode::ResultInvalid);
+        assert_eq!(error.retry(), caliber_core::Retry::Never, "the tool has acted");
         assert_eq!(world.outcomes().await, [InvocationOutcome::UpstreamError]);
     }
 }
@@ -298,7 +299,7 @@ async fn a_busy_server_refuses_after_the_deadline() {
     let place = world
         .parts
         .gateway
-        .reserve(&world.server.id, deadline)
+        .reserve(&world.server.id, None, deadline)
         .await
         .unwrap();
     let mut request = world.request("number", ARGUMENTS);
@@ -334,7 +335,7 @@ async fn what_was_revoked_while_a_call_waited_for_its_place_binds_it() {
     let place = world
         .parts
         .gateway
-        .reserve(&world.server.id, deadline)
+        .reserve(&world.server.id, None, deadline)
         .await
         .unwrap();
     let admin = admin();

@@ -323,8 +323,8 @@ impl std::fmt::Debug for Interposed {
 
 #[async_trait]
 impl Gateway for Interposed {
-    async fn reserve(&self, server: &ServerId, deadline: Deadline) -> Result<Slot> {
-        self.inner.reserve(server, deadline).await
+    async fn reserve(&self, server: &ServerId, concurrency: Option<u32>, deadline: Deadline) -> Result<Slot> {
+        self.inner.reserve(server, concurrency, deadline).await
     }
 
     async fn inspect(&self, target: &Target) -> EndpointFacts {

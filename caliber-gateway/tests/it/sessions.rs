@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use caliber_core::clock::Deadline;
 use caliber_core::gateway::Gateway;
 use caliber_core::policy::ToolPolicy;
 use caliber_core::reason::ReasonCode;
@@ -148,6 +149,49 @@ async fn a_server_gets_no_more_calls_at_once_than_it_may() {
     assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
     // Three rounds of two.
     assert!(began.elapsed() >= Duration::from_millis(900));
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_revoked_while_a_call_waits_for_its_place_binds_it() {
+    let settings = GatewaySettings {
+        queue: 1,
+        ..GatewaySettings::default()
+    };
+    let house = House::with(settings, Settings::default());
+    let rig = Rig::new(Over::Http, &[]).await;
+    let mut definition = definition("one-by-one", rig.endpoint());
+    definition.limits.concurrency = Some(1);
+    let server = house.add_definition(definition).await;
+    // Nobody has called before: the gateway has heard of no limit.
+    let running: Vec<_> = (0..2)
+        .map(|_| {
+            let (caliber, request) = (
+                house.caliber.clone(),
+                request(&server, "sleep", r#"{"seconds":3}"#),
+            );
+            tokio::spawn(async move { caliber.invoke(&caller("ada"), request).await })
+        })
+        .collect();
+    eventually("one runs and the other waits", async || {
+        let at_once = Deadline::after(Duration::from_millis(20));
+        let refused = house.gateway.reserve(&server, Some(1), at_once).await;
+        let waits = refused.is_err_and(|error| error.message().contains("1 wait already"));
+        waits && rig.records("executions").len() == 1
+    })
+    .await;
+    let admin = crate::support::admin();
+    let who = (&admin, caliber_core::principal::Surface::Library);
+    let tool = "sleep".parse().unwrap();
+    house.caliber.declassify(who, &server, &tool).await.unwrap();
+    let mut reasons = Vec::new();
+    for call in running {
+        let outcome = call.await.unwrap();
+        reasons.push(outcome.err().map(|error| error.reason().unwrap()));
+    }
+    reasons.sort_by_key(Option::is_some);
+    assert_eq!(reasons, [None, Some(ReasonCode::Unclassified)]);
+    assert_eq!(rig.records("executions").len(), 1);
     house.close().await;
 }
 

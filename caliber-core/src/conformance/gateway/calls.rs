@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 use super::steps::*;
 use super::{Bench, STEP};
 use crate::clock::Deadline;
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, Retry};
 use crate::gateway::Target;
 use crate::reason::ReasonCode;
 
@@ -51,6 +51,7 @@ pub(super) async fn what_nothing_answers_at_is_an_upstream_error(bench: Bench) {
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Upstream, "{error}");
     assert_eq!(error.reason(), Some(ReasonCode::ConnectFailed), "{error}");
+    assert_eq!(error.retry(), Retry::Later, "{error:?}");
     assert!(began.elapsed() < STEP, "it has waited for its deadline");
     let error = bench
         .gateway
