@@ -17,6 +17,9 @@ pub struct SandboxSettings {
     /// How much source is read and kept.
     #[cfg(target_os = "linux")]
     pub pin: crate::pin::PinLimits,
+    /// The control group that the runs' groups are made in, as `/proc/self/cgroup` shows paths. Default: `None`, this
+    /// process's own where that can be done.
+    pub control_group: Option<PathBuf>,
     /// Runs at once. Default: 8.
     pub places: usize,
     /// Runs that may wait for a place; what comes beyond is refused as busy. Default: 256.
@@ -108,6 +111,7 @@ impl Default for SandboxSettings {
             snapshot_folder: PathBuf::from("/var/lib/caliber/snapshots"),
             #[cfg(target_os = "linux")]
             pin: crate::pin::PinLimits::default(),
+            control_group: None,
             places: 8,
             queue: 256,
             limits: Limits::default(),

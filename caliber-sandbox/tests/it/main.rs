@@ -9,4 +9,6 @@
 )]
 
 #[cfg(target_os = "linux")]
+mod cgroup;
+#[cfg(target_os = "linux")]
 mod pin;
