@@ -31,6 +31,7 @@ use std::time::Duration;
 
 pub mod gateway;
 pub mod policy;
+pub mod process;
 pub mod quota;
 pub mod registry;
 pub mod secrets;

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use caliber_core::ServerRegistration;
@@ -125,4 +126,20 @@ impl Upstream for Server {
     async fn cancelled(&self) -> u64 {
         self.lines("cancelled")
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_plain_launcher_passes_the_suite_of_its_port() {
+    let directory = tempfile::tempdir().unwrap();
+    caliber_core::conformance::process::run(async || {
+        let settings = caliber_gateway::LauncherSettings {
+            directory: directory.path().to_owned(),
+            input_grace: Duration::from_millis(200),
+            term_grace: Duration::from_millis(200),
+            ..Default::default()
+        };
+        Arc::new(caliber_gateway::PlainLauncher::new(settings))
+            as Arc<dyn caliber_core::process::ProcessLauncher>
+    })
+    .await;
 }
