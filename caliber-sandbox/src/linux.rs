@@ -1,7 +1,11 @@
 //! The sandbox of Linux: namespaces, private root, Landlock, system call filter, limits, control groups.
 
 pub mod cgroup;
+mod child;
 pub mod confinement;
 pub mod engine;
+pub mod landlock;
 pub mod layers;
+mod prepared;
+mod seccomp;
 pub mod spawn;

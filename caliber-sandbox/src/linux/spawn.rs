@@ -1,19 +1,15 @@
 //! Making a child: everything is prepared by the caller, and between clone and exec the child makes raw system calls only.
 
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStatus};
+use rustix::pipe::PipeFlags;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus};
 
-use super::confinement::Confinement;
-
-/// A confinement made ready: C strings, filter and mounts, so that a child can be started without allocating. It can be
-/// used for any number of children.
-#[derive(Debug)]
-pub struct Prepared {
-    _confinement: Confinement,
-}
+use super::child::{self, STATUS_BYTES};
+pub use super::prepared::{Prepared, prepare};
 
 /// The descriptors that a child starts with; every other one is closed.
 #[derive(Clone, Copy, Debug)]
@@ -220,6 +216,7 @@ impl Drop for Child {
 pub struct Starting {
     child: Child,
     status: OwnedFd,
+    prepared: Arc<Prepared>,
 }
 
 impl Starting {
@@ -239,19 +236,45 @@ impl Starting {
     ///
     /// The step that failed. The child is gone then.
     pub fn finish(self) -> Result<Child, SpawnFailure> {
-        Ok(self.child)
+        match read_status(&self.status) {
+            Ok(None) => Ok(self.child),
+            Ok(Some(report)) => Err(self.failure(report)),
+            Err(errno) => Err(SpawnFailure {
+                stage: Stage::Exec,
+                errno,
+                detail: None,
+            }),
+        }
+    }
+
+    fn failure(&self, report: [u8; STATUS_BYTES]) -> SpawnFailure {
+        let [stage, _, entry_low, entry_high, code @ ..] = report;
+        let stage = Stage::ALL
+            .into_iter()
+            .find(|known| *known as u8 == stage)
+            .unwrap_or(Stage::Exec);
+        let entry = u16::from_ne_bytes([entry_low, entry_high]);
+        SpawnFailure {
+            stage,
+            errno: Errno::from_raw_os_error(i32::from_ne_bytes(code)),
+            detail: self.prepared.detail(stage, usize::from(entry)),
+        }
     }
 }
 
-/// Makes a confinement ready: resolves paths, compiles the filter.
-///
-/// # Errors
-///
-/// [`Stage::Prepare`] for a path that is not there, [`Stage::Seccomp`] for a filter that cannot be made here.
-pub fn prepare(confinement: &Confinement) -> Result<Prepared, SpawnFailure> {
-    Ok(Prepared {
-        _confinement: confinement.clone(),
-    })
+/// What the child reports of its failure; `None` when its program runs.
+fn read_status(status: &OwnedFd) -> Result<Option<[u8; STATUS_BYTES]>, Errno> {
+    let mut report = [0; STATUS_BYTES];
+    loop {
+        match rustix::io::read(status, &mut report) {
+            // The pipe closes on execution, and when the child is killed: then it ends without a word.
+            Ok(0) => return Ok(None),
+            // So few bytes come at once or not at all.
+            Ok(_) => return Ok(Some(report)),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
 }
 
 /// Makes the child and does not wait for its program to start. It must be called from a thread that lives as long as the
@@ -260,12 +283,32 @@ pub fn prepare(confinement: &Confinement) -> Result<Prepared, SpawnFailure> {
 /// # Errors
 ///
 /// [`Stage::Clone`].
-pub fn start(prepared: &Prepared, descriptors: Descriptors<'_>) -> Result<Starting, SpawnFailure> {
-    let _ = (prepared, descriptors, PidfdFlags::empty());
-    Err(SpawnFailure {
+pub fn start(prepared: &Arc<Prepared>, descriptors: Descriptors<'_>) -> Result<Starting, SpawnFailure> {
+    let problem = |errno| SpawnFailure {
         stage: Stage::Clone,
-        errno: Errno::NOSYS,
+        errno,
         detail: None,
+    };
+    let (status, status_of_child) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(problem)?;
+    let cgroups: Vec<RawFd> = descriptors.cgroups.iter().map(AsRawFd::as_raw_fd).collect();
+    let start = child::Start {
+        stdin: descriptors.stdin.as_raw_fd(),
+        stdout: descriptors.stdout.as_raw_fd(),
+        stderr: descriptors.stderr.as_raw_fd(),
+        channel: descriptors.channel.map(|channel| channel.as_raw_fd()),
+        status: status_of_child.as_raw_fd(),
+        cgroups: &cgroups,
+    };
+    // SAFETY: everything that the child uses is prepared and lives until this function returns in the caller.
+    let (pid, pidfd) = unsafe { clone_child(prepared, start) }.map_err(problem)?;
+    Ok(Starting {
+        child: Child {
+            pid,
+            pidfd,
+            collected: false,
+        },
+        status,
+        prepared: Arc::clone(prepared),
     })
 }
 
@@ -274,6 +317,95 @@ pub fn start(prepared: &Prepared, descriptors: Descriptors<'_>) -> Result<Starti
 /// # Errors
 ///
 /// The step that failed; nothing is left of the child then.
-pub fn spawn(prepared: &Prepared, descriptors: Descriptors<'_>) -> Result<Child, SpawnFailure> {
+pub fn spawn(prepared: &Arc<Prepared>, descriptors: Descriptors<'_>) -> Result<Child, SpawnFailure> {
     start(prepared, descriptors)?.finish()
+}
+
+/// The arguments of `clone3`, of the first version that had them all.
+#[repr(C, align(8))]
+#[derive(Default)]
+struct CloneArguments {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+}
+
+/// # Safety
+///
+/// The child runs [`child::run`], which needs nothing but what it is given.
+unsafe fn clone_child(prepared: &Prepared, start: child::Start<'_>) -> Result<(Pid, OwnedFd), Errno> {
+    let namespaces = prepared.namespaces;
+    // The control group namespace is made by the child, after it has joined its group.
+    let flags = [
+        (namespaces.user, libc::CLONE_NEWUSER),
+        (namespaces.mount, libc::CLONE_NEWNS),
+        (namespaces.pid, libc::CLONE_NEWPID),
+        (namespaces.network, libc::CLONE_NEWNET),
+        (namespaces.ipc, libc::CLONE_NEWIPC),
+        (namespaces.uts, libc::CLONE_NEWUTS),
+    ];
+    let flags = flags
+        .into_iter()
+        .filter(|(wanted, _)| *wanted)
+        .fold(libc::CLONE_PIDFD, |flags, (_, flag)| flags | flag);
+
+    let mut pidfd: RawFd = -1;
+    let arguments = CloneArguments {
+        flags: flags as u32 as u64,
+        pidfd: (&raw mut pidfd) as u64,
+        exit_signal: libc::SIGCHLD as u64,
+        ..CloneArguments::default()
+    };
+    // No handler of the host may run in the child. The mask is of this thread only.
+    let all = u64::MAX;
+    let mut before = 0_u64;
+    // SAFETY: the structures live on this stack, the sizes are theirs. Without `CLONE_VM` the child has a copy of all
+    // memory, this stack included, and goes on from here.
+    let pid = unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const all,
+            &raw mut before,
+            8_usize,
+        );
+        let mut pid = libc::syscall(
+            libc::SYS_clone3,
+            &raw const arguments,
+            size_of::<CloneArguments>(),
+        );
+        if pid < 0 && *libc::__errno_location() == libc::ENOSYS {
+            // Filters that cannot look behind a pointer answer so, to have the older call made.
+            let flags = libc::c_long::from(flags | libc::SIGCHLD);
+            pid = libc::syscall(libc::SYS_clone, flags, 0, &raw mut pidfd, 0, 0);
+        }
+        if pid == 0 {
+            child::run(prepared, start);
+        }
+        let errno = *libc::__errno_location();
+        let none = std::ptr::null_mut::<u64>();
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const before,
+            none,
+            8_usize,
+        );
+        if pid < 0 {
+            return Err(Errno::from_raw_os_error(errno));
+        }
+        pid
+    };
+    let pid = i32::try_from(pid)
+        .ok()
+        .and_then(Pid::from_raw)
+        .ok_or(Errno::OVERFLOW)?;
+    // SAFETY: the kernel has just made this descriptor for us.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    Ok((pid, pidfd))
 }

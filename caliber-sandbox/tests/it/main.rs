@@ -12,3 +12,7 @@
 mod cgroup;
 #[cfg(target_os = "linux")]
 mod pin;
+#[cfg(target_os = "linux")]
+mod spawn;
+#[cfg(target_os = "linux")]
+mod unprivileged;
