@@ -42,15 +42,18 @@ macro_rules! actions {
         #[non_exhaustive]
         pub enum AuditAction {
             $($(#[$doc])* #[serde(rename = $word)] $name,)*
+            /// What a newer version of caliber wrote into a shared store, and this one does not know.
+            #[serde(rename = "unknown", other)]
+            Unknown,
         }
 
         impl AuditAction {
-            /// Every action.
+            /// Every action that this version writes.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
             /// The stable word.
             pub fn as_str(self) -> &'static str {
-                match self { $(Self::$name => $word),* }
+                match self { $(Self::$name => $word,)* Self::Unknown => "unknown" }
             }
         }
     };

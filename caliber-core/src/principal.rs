@@ -323,6 +323,9 @@ pub enum Surface {
     Workflow,
     /// caliber itself.
     System,
+    /// What a newer version of caliber wrote into a shared store, and this one does not know.
+    #[serde(other)]
+    Unknown,
 }
 
 impl Surface {
@@ -337,6 +340,7 @@ impl Surface {
             Self::Calibration => "calibration",
             Self::Workflow => "workflow",
             Self::System => "system",
+            Self::Unknown => "unknown",
         }
     }
 }

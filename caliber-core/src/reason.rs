@@ -11,15 +11,18 @@ macro_rules! reasons {
         #[non_exhaustive]
         pub enum ReasonCode {
             $($(#[$doc])* #[serde(rename = $code)] $name,)*
+            /// What a newer version of caliber wrote into a shared store, and this one does not know.
+            #[serde(rename = "unknown", other)]
+            Unknown,
         }
 
         impl ReasonCode {
-            /// Every code.
+            /// Every code that this version gives.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
             /// The stable word.
             pub fn as_str(self) -> &'static str {
-                match self { $(Self::$name => $code),* }
+                match self { $(Self::$name => $code,)* Self::Unknown => "unknown" }
             }
         }
     };

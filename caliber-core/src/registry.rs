@@ -308,14 +308,20 @@ pub enum Change {
         limit: u32,
     },
     /// Removes old records, by their kind. The audit entry is kept only when something was removed.
-    Prune {
-        /// Settled calls that ended before this.
-        invocations_before: Option<Timestamp>,
-        /// Audit entries made before this.
-        audit_before: Option<Timestamp>,
-        /// Approvals that expired before this.
-        approvals_before: Option<Timestamp>,
-    },
+    Prune(Retention),
+}
+
+/// What is old enough to be removed, by kind; `None` keeps all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Retention {
+    /// Settled calls that ended before this.
+    pub invocations_before: Option<Timestamp>,
+    /// Audit entries made before this.
+    pub audit_before: Option<Timestamp>,
+    /// Approvals that expired before this.
+    pub approvals_before: Option<Timestamp>,
+    /// Tokens that expired or were revoked before this.
+    pub tokens_before: Option<Timestamp>,
 }
 
 /// A literal secret on its way into the store.

@@ -31,17 +31,9 @@ const PRUNE: u32 = 5_000;
 impl Registry for Store {
     async fn commit(&self, commit: Commit) -> Result<Committed> {
         match commit.change {
-            Change::Prune {
-                invocations_before,
-                audit_before,
-                approvals_before,
-            } => {
-                let change = || Change::Prune {
-                    invocations_before,
-                    audit_before,
-                    approvals_before,
-                };
-                self.prune(change, commit.expect, commit.audit).await
+            Change::Prune(retention) => {
+                self.prune(|| Change::Prune(retention), commit.expect, commit.audit)
+                    .await
             }
             change => Ok(self.commit_once(Commit { change, ..commit }).await?),
         }

@@ -10,7 +10,7 @@ use crate::audit::AuditAction;
 use crate::clock::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::principal::{Principal, Surface};
-use crate::registry::{Change, Commit, Expect};
+use crate::registry::{Change, Commit, Expect, Retention};
 
 /// Orphaned calls settled by one sweep.
 const SWEEP_LIMIT: u32 = 1_000;
@@ -106,11 +106,12 @@ impl Caliber {
                 .ok()
                 .and_then(|keep| self.inner.now().checked_sub_signed(keep))
         };
-        let change = Change::Prune {
+        let change = Change::Prune(Retention {
             invocations_before: before(settings.keep_invocations),
             audit_before: settings.keep_audit.and_then(before),
             approvals_before: before(settings.keep_invocations),
-        };
+            tokens_before: before(settings.keep_invocations),
+        });
         self.sweep(AuditAction::Prune, change).await
     }
 

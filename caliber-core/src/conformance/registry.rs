@@ -96,6 +96,7 @@ pub fn cases() -> Vec<Case<Arc<dyn Registry>>> {
             old_calls_are_pruned_and_open_ones_stay,
             old_entries_are_pruned,
             old_approvals_are_pruned,
+            tokens_that_ended_long_ago_are_pruned,
             a_prune_that_finds_nothing_leaves_no_entry,
         },
         admission::{

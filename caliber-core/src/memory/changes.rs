@@ -14,7 +14,7 @@ use crate::inventory::Inventory;
 use crate::invocation::{InvocationIntent, InvocationOutcome, InvocationRecord, Settlement};
 use crate::policy::Classification;
 use crate::reason::ReasonCode;
-use crate::registry::{Change, Commit, Committed, Entity, NewInventory, NewSecret, Revision};
+use crate::registry::{Change, Commit, Committed, Entity, NewInventory, NewSecret, Retention, Revision};
 use crate::secret::SecretReference;
 use crate::server::{ServerDefinition, ServerRecord};
 
@@ -83,12 +83,8 @@ impl State {
             Change::RecordInvocations { records } => self.record_invocations(records),
             // Both keep their entry only when they touched something.
             Change::SettleOrphans { limit } => return Ok(self.settle_orphans(limit, &audit, now)),
-            Change::Prune {
-                invocations_before,
-                audit_before,
-                approvals_before,
-            } => {
-                let affected = self.prune(invocations_before, audit_before, approvals_before);
+            Change::Prune(retention) => {
+                let affected = self.prune(retention);
                 if affected > 0 {
                     self.audit.extend(&audit);
                 }
@@ -400,12 +396,13 @@ impl State {
         }
     }
 
-    fn prune(
-        &mut self,
-        invocations_before: Option<Timestamp>,
-        audit_before: Option<Timestamp>,
-        approvals_before: Option<Timestamp>,
-    ) -> u64 {
+    fn prune(&mut self, retention: Retention) -> u64 {
+        let Retention {
+            invocations_before,
+            audit_before,
+            approvals_before,
+            tokens_before,
+        } = retention;
         let mut removed = 0;
         if let Some(before) = invocations_before {
             let count = self.invocations.len();
@@ -430,6 +427,14 @@ impl State {
                 self.approvals.remove(&id);
                 self.retire(Entity::Approval(id));
             }
+        }
+        if let Some(before) = tokens_before {
+            let count = self.tokens.len();
+            self.tokens.retain(|_, token| {
+                let ends = [token.record.expires_at, token.record.revoked_at];
+                !ends.into_iter().flatten().any(|end| end < before)
+            });
+            removed += size(count - self.tokens.len());
         }
         removed + audit_before.map_or(0, |before| self.audit.prune(before))
     }

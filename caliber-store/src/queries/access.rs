@@ -163,6 +163,20 @@ pub(super) async fn create_token(conn: &mut Connection, token: &TokenRecord, has
 }
 
 /// The end of a token that holds, in `project` if one is named.
+pub(super) async fn prune_tokens(conn: &mut Connection, before: Timestamp, limit: i64) -> Result<usize> {
+    let before = micros(before);
+    let ended: Vec<String> = tokens::table
+        .filter(tokens::expires_at.lt(before).or(tokens::revoked_at.lt(before)))
+        .select(tokens::id)
+        .limit(limit)
+        .load(conn)
+        .await?;
+    for id in &ended {
+        diesel::delete(tokens::table.find(id)).execute(conn).await?;
+    }
+    Ok(ended.len())
+}
+
 pub(super) async fn revoke_token(
     conn: &mut Connection,
     id: &TokenId,

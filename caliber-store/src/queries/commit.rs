@@ -19,7 +19,7 @@ pub(crate) async fn apply(
     revisions::check(conn, &commit.expect).await?;
     let committed = change(conn, commit, sealed, prune_limit).await?;
     // Sweeps keep their entry only when they touched something.
-    let sweep = matches!(commit.change, Change::SettleOrphans { .. } | Change::Prune { .. });
+    let sweep = matches!(commit.change, Change::SettleOrphans { .. } | Change::Prune(_));
     if !sweep {
         audit::record(conn, commit.audit.iter()).await?;
     }
@@ -77,21 +77,20 @@ async fn change(
             }
             return Ok(touched(settled.len()));
         }
-        Change::Prune {
-            invocations_before,
-            audit_before,
-            approvals_before,
-        } => {
+        Change::Prune(retention) => {
             let limit = i64::from(prune_limit);
             let mut removed = 0;
-            if let Some(before) = invocations_before {
-                removed += invocations::prune(conn, *before, limit).await?;
+            if let Some(before) = retention.invocations_before {
+                removed += invocations::prune(conn, before, limit).await?;
             }
-            if let Some(before) = approvals_before {
-                removed += approvals::prune(conn, *before, limit).await?;
+            if let Some(before) = retention.approvals_before {
+                removed += approvals::prune(conn, before, limit).await?;
             }
-            if let Some(before) = audit_before {
-                removed += audit::prune(conn, *before, limit).await?;
+            if let Some(before) = retention.tokens_before {
+                removed += access::prune_tokens(conn, before, limit).await?;
+            }
+            if let Some(before) = retention.audit_before {
+                removed += audit::prune(conn, before, limit).await?;
             }
             if removed > 0 {
                 audit::record(conn, commit.audit.iter()).await?;

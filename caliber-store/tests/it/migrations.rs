@@ -1,12 +1,16 @@
 //! The schema: made once, whoever starts first, and portable.
 
+use caliber_core::audit::{AuditAction, AuditQuery};
+use caliber_core::invocation::InvocationRecord;
 use caliber_core::page::PageRequest;
-use caliber_core::registry::Registry;
+use caliber_core::principal::Surface;
+use caliber_core::reason::ReasonCode;
+use caliber_core::registry::{Change, Registry};
 use caliber_store::Store;
 use diesel::sql_types::Text;
 use diesel::{QueryableByName, RunQueryDsl};
 
-use crate::support::{Home, registered};
+use crate::support::{Home, commit, invocation, now, registered, settlement};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_that_start_at_once_make_one_schema() {
@@ -56,4 +60,38 @@ async fn every_column_is_of_a_type_that_postgresql_has_too() {
             matches!(kind.as_str(), "TEXT" | "BIGINT" | "BLOB") || place == "audit_entries.sequence";
         assert!(portable, "{place} is {kind}");
     }
+}
+
+/// Two neighbouring versions share a store: what the newer one alone knows reads as unknown, and hides nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn words_of_a_newer_version_read_as_unknown() {
+    let home = Home::new();
+    let store = home.open().await;
+    let record = registered(&store, "weather").await;
+    let mut settled = settlement(now());
+    settled.reason = Some(ReasonCode::Timeout);
+    let records = vec![InvocationRecord {
+        invocation: invocation(&record, &"echo".parse().unwrap()),
+        settlement: Some(settled),
+    }];
+    commit(&store, Change::RecordInvocations { records })
+        .await
+        .unwrap();
+    home.execute(
+        "UPDATE audit_entries SET action = 'dance_mcp_server', surface = 'telepathy';
+         UPDATE invocations SET reason = 'too_purple', surface = 'telepathy';",
+    );
+    let page = PageRequest::first(10);
+    let entries = store.audit(&AuditQuery::default(), &page).await.unwrap().items;
+    assert_eq!(entries.len(), 2);
+    for entry in entries {
+        assert_eq!(
+            (entry.action, entry.surface),
+            (AuditAction::Unknown, Surface::Unknown)
+        );
+    }
+    let calls = store.invocations(Some(&record.id), &page).await.unwrap().items;
+    assert_eq!(calls[0].invocation.surface, Surface::Unknown);
+    let reason = calls[0].settlement.as_ref().unwrap().reason;
+    assert_eq!(reason, Some(ReasonCode::Unknown));
 }

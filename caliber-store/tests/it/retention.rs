@@ -7,7 +7,7 @@ use caliber_core::invocation::InvocationRecord;
 use caliber_core::json::JsonText;
 use caliber_core::page::PageRequest;
 use caliber_core::principal::{Principal, Surface};
-use caliber_core::registry::{Change, Commit, Expect, Registry};
+use caliber_core::registry::{Change, Commit, Expect, Registry, Retention};
 
 use crate::support::{Home, commit, commit_of, invocation, now, registered, settlement};
 
@@ -43,11 +43,10 @@ async fn a_large_prune_takes_several_transactions_and_keeps_what_is_young() {
         None,
         JsonText::empty_object(),
     );
-    let prune = Change::Prune {
+    let prune = Change::Prune(Retention {
         invocations_before: Some(now() - Duration::from_secs(60)),
-        audit_before: None,
-        approvals_before: None,
-    };
+        ..Retention::default()
+    });
     let before = store.statistics();
     let done = store
         .commit(Commit {
@@ -81,11 +80,10 @@ async fn a_prune_of_the_whole_trail_ends_and_keeps_its_own_entry() {
     for n in 0..20 {
         registered(&store, &format!("server-{n}")).await;
     }
-    let change = Change::Prune {
-        invocations_before: None,
+    let change = Change::Prune(Retention {
         audit_before: Some(now() + Duration::from_secs(60 * 60)),
-        approvals_before: None,
-    };
+        ..Retention::default()
+    });
     let done = store.commit(commit_of(change)).await.unwrap();
     assert_eq!(done.affected, 20);
     let page = PageRequest::first(50);

@@ -118,7 +118,7 @@ pub(super) async fn an_empty_membership_ends_it(registry: Arc<dyn Registry>) {
     }
 }
 
-fn token(in_project: Option<&str>) -> TokenRecord {
+pub(super) fn token(in_project: Option<&str>) -> TokenRecord {
     TokenRecord {
         id: TokenId::new(),
         subject: subject("ada"),
@@ -132,7 +132,7 @@ fn token(in_project: Option<&str>) -> TokenRecord {
     }
 }
 
-async fn create(registry: &dyn Registry, record: &TokenRecord) {
+pub(super) async fn create(registry: &dyn Registry, record: &TokenRecord) {
     let change = Change::CreateToken {
         record: record.clone(),
         hash: token_hash(record.id.as_str()),

@@ -17,7 +17,7 @@ use crate::invocation::{Invocation, InvocationOutcome};
 use crate::memory::MemoryRegistry;
 use crate::principal::Scope;
 use crate::registry::{
-    AdmissionQuery, Change, Commit, Committed, Expect, NewSecret, Registry, Revision, ServerQuery,
+    AdmissionQuery, Change, Commit, Committed, Expect, NewSecret, Registry, Retention, Revision, ServerQuery,
 };
 use crate::secret::SecretText;
 use crate::server::{ServerRecord, ServerStatus, Visibility};
@@ -438,10 +438,13 @@ impl History {
         }
         let old = Some(ago(Duration::from_secs(600)));
         let approvals_before = self.numbers.one_in(2).then_some(old).flatten();
-        Box::new(move || Change::Prune {
-            invocations_before: old,
-            audit_before: old,
-            approvals_before,
+        Box::new(move || {
+            Change::Prune(Retention {
+                invocations_before: old,
+                audit_before: old,
+                approvals_before,
+                tokens_before: old,
+            })
         })
     }
 

@@ -3,24 +3,27 @@ use std::time::Duration;
 
 use crate::audit::AuditAction;
 use crate::clock::Timestamp;
+use crate::conformance::registry::access::{create, token};
 use crate::conformance::samples::*;
 use crate::invocation::{InvocationOutcome, InvocationRecord};
-use crate::registry::{Change, Commit, Expect, Registry};
+use crate::registry::{Change, Commit, Expect, Registry, Retention};
+use crate::token::TokenRecord;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 
-/// What is to be removed: calls, entries, approvals.
-type Before = [Option<Timestamp>; 3];
+/// What is to be removed: calls, entries, approvals, tokens.
+type Before = [Option<Timestamp>; 4];
 
 async fn prune(registry: &dyn Registry, before: Before) -> u64 {
-    let [invocations_before, audit_before, approvals_before] = before;
+    let [invocations_before, audit_before, approvals_before, tokens_before] = before;
     let entry = entry(AuditAction::Prune, ("installation", "installation"));
-    let change = Change::Prune {
+    let change = Change::Prune(Retention {
         invocations_before,
         audit_before,
         approvals_before,
-    };
+        tokens_before,
+    });
     let commit = Commit {
         change,
         expect: Expect::nothing(),
@@ -55,7 +58,7 @@ pub(super) async fn old_calls_are_pruned_and_open_ones_stay(registry: Arc<dyn Re
     let mut open = invocation(&record, "echo");
     open.started_at = ago(DAY);
     commit(&*registry, intent(&open, DAY)).await.unwrap();
-    assert_eq!(prune(&*registry, [Some(ago(HOUR)), None, None]).await, 1);
+    assert_eq!(prune(&*registry, [Some(ago(HOUR)), None, None, None]).await, 1);
     let there = async |record: &InvocationRecord| {
         registry
             .invocation(&record.invocation.id)
@@ -87,7 +90,7 @@ pub(super) async fn old_entries_are_pruned(registry: Arc<dyn Registry>) {
     };
     registry.commit(commit).await.unwrap();
     let before = trail(&*registry).await.len();
-    assert_eq!(prune(&*registry, [None, Some(ago(HOUR)), None]).await, 1);
+    assert_eq!(prune(&*registry, [None, Some(ago(HOUR)), None, None]).await, 1);
     assert!(registry.audit_entry(&old.id).await.unwrap().is_none());
     // One has gone, and the pruning itself has come.
     assert_eq!(trail(&*registry).await.len(), before);
@@ -104,7 +107,7 @@ pub(super) async fn old_approvals_are_pruned(registry: Arc<dyn Registry>) {
             .await
             .unwrap();
     }
-    assert_eq!(prune(&*registry, [None, None, Some(ago(HOUR))]).await, 1);
+    assert_eq!(prune(&*registry, [None, None, Some(ago(HOUR)), None]).await, 1);
     assert!(registry.approval(&old.id).await.unwrap().is_none());
     assert!(registry.approval(&new.id).await.unwrap().is_some());
     assert_eq!(prunings(&*registry).await, 1);
@@ -117,11 +120,33 @@ pub(super) async fn a_prune_that_finds_nothing_leaves_no_entry(registry: Arc<dyn
         .await
         .unwrap();
     let old = Some(ago(DAY));
-    assert_eq!(prune(&*registry, [old, old, old]).await, 0);
-    assert_eq!(prune(&*registry, [None, None, None]).await, 0);
+    assert_eq!(prune(&*registry, [old, old, old, old]).await, 0);
+    assert_eq!(prune(&*registry, [None, None, None, None]).await, 0);
     assert_eq!(prunings(&*registry).await, 0);
     assert_eq!(
         registry.invocations(None, &first(10)).await.unwrap().items.len(),
         1
     );
+}
+
+pub(super) async fn tokens_that_ended_long_ago_are_pruned(registry: Arc<dyn Registry>) {
+    let revoked = token(None);
+    let [expired, young, endless] =
+        [Some(ago(DAY)), Some(ago(Duration::ZERO)), None].map(|expires_at| TokenRecord {
+            expires_at,
+            ..token(None)
+        });
+    for token in [&revoked, &expired, &young, &endless] {
+        create(&*registry, token).await;
+    }
+    let change = Change::RevokeToken {
+        id: revoked.id.clone(),
+        project: None,
+        at: ago(DAY),
+    };
+    commit(&*registry, change).await.unwrap();
+    assert_eq!(prune(&*registry, [None, None, None, Some(ago(HOUR))]).await, 2);
+    let left = registry.tokens(None, &first(10)).await.unwrap().items;
+    let left: Vec<_> = left.into_iter().map(|token| token.id).collect();
+    assert_eq!(left, [endless.id, young.id]);
 }
