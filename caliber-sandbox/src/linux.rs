@@ -4,6 +4,7 @@ pub mod cgroup;
 mod child;
 pub mod confinement;
 pub mod engine;
+pub mod interpreter;
 pub mod landlock;
 pub mod layers;
 mod prepared;
