@@ -210,7 +210,9 @@ fn refusal(answer: &Answer) -> Failure {
         );
         return failure.with_hint("is the address that of a caliber server, with its prefix?");
     };
-    let reason: Option<ReasonCode> = serde_json::from_value(problem.reason_code.as_str().into()).ok();
+    let reason = serde_json::from_value(problem.reason_code.as_str().into())
+        .ok()
+        .filter(|reason| *reason != ReasonCode::Unknown);
     let exit = exit_of(answer.status, reason);
     let detail = if problem.detail.is_empty() {
         answer.status.to_string()
