@@ -4,6 +4,8 @@
 //! inside namespaces, a private root, Landlock, a system call filter and resource limits; what of that holds on a
 //! machine is found out by trying, and reported.
 
+mod places;
+mod report;
 pub mod settings;
 pub mod snapshot;
 
@@ -11,5 +13,11 @@ pub mod snapshot;
 pub mod linux;
 #[cfg(target_os = "linux")]
 pub mod pin;
+#[cfg(target_os = "linux")]
+mod sandbox;
+mod unsupported;
 
+#[cfg(target_os = "linux")]
+pub use sandbox::LocalSandbox;
 pub use settings::{Limits, SandboxSettings};
+pub use unsupported::UnsupportedSandbox;

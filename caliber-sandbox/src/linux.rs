@@ -8,5 +8,6 @@ pub mod interpreter;
 pub mod landlock;
 pub mod layers;
 mod prepared;
+pub mod probe;
 mod seccomp;
 pub mod spawn;

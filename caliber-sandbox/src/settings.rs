@@ -24,6 +24,8 @@ pub struct SandboxSettings {
     pub places: usize,
     /// Runs that may wait for a place; what comes beyond is refused as busy. Default: 256.
     pub queue: usize,
+    /// Looks at tools' source that are remembered; the least used one is forgotten first. Default: 256.
+    pub reflections: usize,
     /// What a run may use unless its tool says less, or more within [`ceiling`](Self::ceiling).
     pub limits: Limits,
     /// What a tool may ask for at most.
@@ -114,6 +116,7 @@ impl Default for SandboxSettings {
             control_group: None,
             places: 8,
             queue: 256,
+            reflections: 256,
             limits: Limits::default(),
             ceiling: Limits::CEILING,
             output_bytes: 64 << 10,

@@ -13,6 +13,8 @@ mod cgroup;
 #[cfg(target_os = "linux")]
 mod pin;
 #[cfg(target_os = "linux")]
+mod probe;
+#[cfg(target_os = "linux")]
 mod spawn;
 #[cfg(target_os = "linux")]
 mod unprivileged;

@@ -1,0 +1,633 @@
+//! What this machine enforces, found out by building the sandbox and trying to get out of it.
+//!
+//! No setting of the kernel is believed: on some systems making a namespace succeeds and leaves it without rights, and
+//! Landlock shows nowhere. The sandbox is built as for a tool; the layer at which that fails is left out, and its failure
+//! is remembered. In what can be built a program of ours reaches for things laid out on the machine. What it could not
+//! reach is enforced; the settings of the kernel are read only to say what an operator can do about the rest.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::fs::File;
+use std::io::Write as _;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use caliber_core::Error;
+use caliber_core::sandbox::SandboxReport;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::pipe::PipeFlags;
+use serde::Deserialize;
+
+use super::cgroup::{ControlGroups, Found, Group, GroupLimits};
+use super::confinement::{
+    Confinement, Identity, LandlockRules, Namespaces, ProcessLimits, Root, RootEntry, SeccompProfile,
+};
+use super::interpreter::Interpreter;
+use super::landlock;
+use super::layers::Layers;
+use super::spawn::{self, Child, Descriptors, SpawnFailure, Stage};
+use crate::settings::SandboxSettings;
+
+mod findings;
+mod host;
+mod remedy;
+
+pub(crate) use findings::Findings;
+use host::Host;
+
+const CANARY: &str = include_str!("probe/canary.py");
+/// How long one canary may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a process that wants to stay is waited for; and how long it stays where nothing ends it.
+const STAYS_SHORT: Duration = Duration::from_millis(1500);
+const STAYS: u64 = 4;
+/// How many processes the canary's sandbox allows, and how many it tries.
+const PROCESSES: u64 = 24;
+const PROCESSES_TRIED: u64 = 40;
+/// The most that a canary may say, in bytes.
+const ANSWER: usize = 64 << 10;
+/// Where the canary finds the source in a private root.
+const INSIDE_SOURCE: &str = "/source";
+const NULL_DEVICE: &str = "/dev/null";
+
+/// What a probe found.
+#[derive(Debug)]
+pub struct Probe {
+    /// For operators, and for deciding whether anything runs.
+    pub report: SandboxReport,
+    /// For building children; `None` where none can be built.
+    pub layers: Option<Layers>,
+    /// The interpreter, where there is one.
+    pub interpreter: Option<Interpreter>,
+    /// Where control groups can be made.
+    pub groups: Option<ControlGroups>,
+}
+
+/// Finds out what this machine enforces. Takes some hundred milliseconds, and blocks; the thread that calls it must not
+/// end before it returns. `snapshots` is why the private copies of sources cannot be kept, if they cannot.
+pub fn probe(settings: &SandboxSettings, snapshots: Option<&Error>) -> Probe {
+    let (mut findings, interpreter) = look(settings);
+    findings.snapshots = snapshots.map(|error| error.message().to_owned());
+    let title = interpreter.as_ref().map(Interpreter::title);
+    let report = findings.report(settings, title);
+    let unenforced = match report.is_available() {
+        true => report.missing(),
+        false => Vec::new(),
+    };
+    let layers = findings.problem.is_none().then(|| Layers {
+        namespaces: findings.plan.namespaces,
+        proc: findings.plan.proc,
+        landlock: findings.plan.landlock,
+        seccomp: findings.plan.seccomp,
+        cgroups: findings.groups.is_some(),
+        unenforced,
+    });
+    Probe {
+        report,
+        layers,
+        interpreter,
+        groups: findings.groups.take(),
+    }
+}
+
+fn look(settings: &SandboxSettings) -> (Findings, Option<Interpreter>) {
+    let mut findings = Findings::default();
+    let interpreter = match Interpreter::examine(&settings.interpreter) {
+        Ok(interpreter) => interpreter,
+        Err(problem) => {
+            findings.problem = Some(problem);
+            return (findings, None);
+        }
+    };
+    let Found {
+        groups,
+        memory,
+        processes,
+        kill,
+    } = ControlGroups::find(settings.control_group.as_deref());
+    findings.groups = groups;
+    findings.memory = Some(memory);
+    findings.processes = Some(processes);
+    findings.kill = Some(kill);
+    match Host::lay_out() {
+        Ok(host) => {
+            let mut trial = Trial {
+                settings,
+                interpreter: &interpreter,
+                host: &host,
+                runs: 0,
+            };
+            if let Err(problem) = trial.conduct(&mut findings) {
+                findings.problem = Some(problem);
+            }
+        }
+        Err(error) => {
+            findings.problem = Some(format!("the probe of the sandbox could not be laid out: {error}"));
+        }
+    }
+    (findings, Some(interpreter))
+}
+
+/// Which layers a child is built from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) namespaces: bool,
+    pub(crate) proc: bool,
+    pub(crate) landlock: Option<u32>,
+    pub(crate) seccomp: bool,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            namespaces: true,
+            proc: true,
+            landlock: landlock::version(),
+            seccomp: true,
+        }
+    }
+}
+
+impl Plan {
+    /// Takes the layer of a failed step out; `false` when the step belongs to none.
+    fn without(&mut self, stage: Stage) -> bool {
+        match stage {
+            Stage::Clone
+            | Stage::UserMap
+            | Stage::MountPrivate
+            | Stage::MountRoot
+            | Stage::MountBind
+            | Stage::MountDevice
+            | Stage::MountTmpfs
+            | Stage::PivotRoot
+            | Stage::HostName => std::mem::take(&mut self.namespaces),
+            Stage::MountProc => std::mem::take(&mut self.proc),
+            Stage::Landlock => self.landlock.take().is_some(),
+            Stage::Seccomp => std::mem::take(&mut self.seccomp),
+            _ => false,
+        }
+    }
+}
+
+/// A step of the building that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failed {
+    pub(crate) stage: Stage,
+    pub(crate) errno: Errno,
+}
+
+/// What a canary said and what was seen of it.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Answer {
+    pub(crate) tries: BTreeMap<String, String>,
+    #[serde(default)]
+    pub(crate) status: BTreeMap<String, u64>,
+    #[serde(default)]
+    pub(crate) forked: u64,
+    /// Whether it could leave a process behind.
+    #[serde(default)]
+    pub(crate) daemon: bool,
+    /// Whether a process of it was there after its end.
+    #[serde(skip)]
+    pub(crate) stayed: bool,
+    /// Namespaces that are the machine's, though they should not be.
+    #[serde(skip)]
+    pub(crate) shared: Vec<&'static str>,
+}
+
+/// The canaries, one after the other.
+struct Trial<'a> {
+    settings: &'a SandboxSettings,
+    interpreter: &'a Interpreter,
+    host: &'a Host,
+    runs: usize,
+}
+
+impl Trial<'_> {
+    /// Builds what can be built and runs the canaries in it.
+    fn conduct(&mut self, findings: &mut Findings) -> Result<(), String> {
+        if findings.plan.landlock.is_none() {
+            findings.failed.push(Failed {
+                stage: Stage::Landlock,
+                errno: landlock_errno(),
+            });
+        }
+        let first = loop {
+            match self.run(findings.plan, findings.groups.as_ref(), STAYS) {
+                Ok(answer) => break answer,
+                Err(Problem::Spawn(failure)) => {
+                    let failed = Failed {
+                        stage: failure.stage,
+                        errno: failure.errno,
+                    };
+                    if failure.stage == Stage::Cgroup && findings.groups.take().is_some() {
+                        findings.lose_groups(failure.errno);
+                    } else if !findings.plan.without(failure.stage) {
+                        return Err(failure.to_string());
+                    }
+                    findings.failed.push(failed);
+                }
+                Err(Problem::Other(problem)) => return Err(problem),
+            }
+        };
+        findings.add(first, self.host.reached());
+        // What the call before has left shows in the second.
+        let second = self.run(findings.plan, findings.groups.as_ref(), STAYS);
+        findings.add(second.map_err(Problem::text)?, self.host.reached());
+        // Behind a private root Landlock changes nothing that could be seen; alone it has to hold.
+        if findings.plan.namespaces && findings.plan.landlock.is_some() {
+            let alone = Plan {
+                namespaces: false,
+                proc: false,
+                ..findings.plan
+            };
+            let holds = match self.run(alone, None, 0) {
+                Ok(answer) => {
+                    self.host.reached();
+                    ["read_file", "write_folder", "write_file"].iter().all(|name| {
+                        answer
+                            .tries
+                            .get(*name)
+                            .is_some_and(|word| word.starts_with("held:"))
+                    })
+                }
+                Err(_) => false,
+            };
+            if !holds {
+                findings.plan.landlock = None;
+                findings.failed.push(Failed {
+                    stage: Stage::Landlock,
+                    errno: Errno::OPNOTSUPP,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, plan: Plan, groups: Option<&ControlGroups>, stays: u64) -> Result<Answer, Problem> {
+        let number = self.runs;
+        self.runs += 1;
+        let identity = self.identity();
+        let owner = match identity {
+            Identity::Other { id } => Some(id),
+            Identity::Caller => None,
+        };
+        let scratch = match plan.namespaces {
+            true => vec![PathBuf::from("/tmp"), PathBuf::from("/dev/shm")],
+            false => vec![self.host.scratch(number, owner).map_err(Problem::io)?],
+        };
+        let source = match plan.namespaces {
+            true => PathBuf::from(INSIDE_SOURCE),
+            false => self.host.source(),
+        };
+        let question = self
+            .host
+            .question(source.clone(), scratch.clone(), PROCESSES_TRIED, stays)
+            .map_err(Problem::io)?;
+        let question = serde_json::to_vec(&question).map_err(|error| Problem::Other(error.to_string()))?;
+        let confinement = self.confinement(plan, identity, &source, &scratch);
+        let prepared = Arc::new(spawn::prepare(&confinement).map_err(Problem::Spawn)?);
+        let group = groups
+            .map(|groups| {
+                groups.make(GroupLimits {
+                    memory_bytes: self.settings.limits.memory_bytes.max(128 << 20),
+                    processes: PROCESSES,
+                })
+            })
+            .transpose()
+            .map_err(|failure| {
+                Problem::Spawn(SpawnFailure {
+                    stage: Stage::Cgroup,
+                    errno: failure.errno,
+                    detail: Some(failure.file.to_owned()),
+                })
+            })?;
+        let canary = Canary::start(&prepared, group)?;
+        canary.ask(&question, confinement.namespaces)
+    }
+
+    fn identity(&self) -> Identity {
+        match rustix::process::geteuid().is_root() {
+            true => Identity::Other {
+                id: self.settings.first_uid,
+            },
+            false => Identity::Caller,
+        }
+    }
+
+    fn confinement(&self, plan: Plan, identity: Identity, source: &Path, scratch: &[PathBuf]) -> Confinement {
+        let limits = self.settings.limits;
+        let mut read = self.interpreter.readable();
+        read.push(source.to_owned());
+        let mut write = scratch.to_vec();
+        write.push(PathBuf::from(NULL_DEVICE));
+        let root = plan.namespaces.then(|| {
+            let mut entries = self.interpreter.root_entries();
+            entries.push(RootEntry::Bind {
+                source: self.host.source(),
+                target: source.to_owned(),
+                writable: false,
+            });
+            entries.push(RootEntry::Device {
+                path: PathBuf::from(NULL_DEVICE),
+            });
+            entries.extend(scratch.iter().map(|target| RootEntry::Tmpfs {
+                target: target.clone(),
+                bytes: limits.scratch_bytes,
+                inodes: limits.scratch_inodes,
+            }));
+            if plan.proc {
+                let target = PathBuf::from("/proc");
+                read.push(target.clone());
+                entries.push(RootEntry::Proc { target });
+            }
+            Root { entries }
+        });
+        let namespaces = match plan.namespaces {
+            true => Namespaces::all(identity == Identity::Caller),
+            false => Namespaces::NONE,
+        };
+        let args = ["python3", "-I", "-S", "-B", "-X", "utf8", "-c", CANARY];
+        let directory = scratch.first().map_or(Path::new("/"), PathBuf::as_path);
+        Confinement {
+            executable: text(&self.interpreter.executable),
+            args: args.iter().map(|argument| text(Path::new(argument))).collect(),
+            env: Vec::new(),
+            directory: text(directory),
+            root,
+            namespaces,
+            identity,
+            limits: ProcessLimits {
+                address_space: Some(limits.memory_bytes.max(256 << 20)),
+                processes: Some(PROCESSES),
+                file_size: Some(limits.scratch_bytes),
+                open_files: Some(u64::from(limits.open_files)),
+                cpu_seconds: Some(PATIENCE.as_secs()),
+                keep_other: false,
+            },
+            landlock: plan.landlock.map(|_| LandlockRules {
+                read,
+                write,
+                network: false,
+            }),
+            seccomp: plan.seccomp.then_some(SeccompProfile::Tool),
+            init: false,
+            session: true,
+        }
+    }
+}
+
+enum Problem {
+    Spawn(SpawnFailure),
+    Other(String),
+}
+
+impl Problem {
+    fn io(error: std::io::Error) -> Self {
+        Self::Other(format!("the probe of the sandbox could not be laid out: {error}"))
+    }
+
+    fn system(errno: Errno) -> Self {
+        Self::Other(format!("the probe of the sandbox could not be watched: {errno}"))
+    }
+
+    fn text(self) -> String {
+        match self {
+            Self::Spawn(failure) => failure.to_string(),
+            Self::Other(problem) => problem,
+        }
+    }
+}
+
+fn text(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
+}
+
+/// What the kernel answers to a question for its version of Landlock.
+fn landlock_errno() -> Errno {
+    if Path::new("/sys/kernel/security/lsm").exists() {
+        Errno::OPNOTSUPP
+    } else {
+        Errno::NOSYS
+    }
+}
+
+/// A canary that runs.
+struct Canary {
+    child: Child,
+    group: Option<Group>,
+    question: OwnedFd,
+    answer: OwnedFd,
+    complaint: OwnedFd,
+}
+
+impl Canary {
+    fn start(prepared: &Arc<spawn::Prepared>, group: Option<Group>) -> Result<Self, Problem> {
+        let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(Problem::system);
+        let (stdin, question) = pipe()?;
+        let (answer, stdout) = pipe()?;
+        let (complaint, stderr) = pipe()?;
+        let descriptors = Descriptors {
+            stdin: stdin.as_fd(),
+            stdout: stdout.as_fd(),
+            stderr: stderr.as_fd(),
+            channel: None,
+            cgroups: group.as_ref().map_or(&[], Group::joining),
+        };
+        let child = spawn::spawn(prepared, descriptors).map_err(Problem::Spawn)?;
+        Ok(Self {
+            child,
+            group,
+            question,
+            answer,
+            complaint,
+        })
+    }
+
+    /// Asks, waits for the answer and for the end, and looks whether something stays.
+    fn ask(mut self, question: &[u8], namespaces: Namespaces) -> Result<Answer, Problem> {
+        let shared = shared_namespaces(self.child.pid().as_raw_nonzero().get(), namespaces);
+        let end = Instant::now() + PATIENCE;
+        let asked = File::from(self.question).write_all(question);
+        let text = read_until(&self.answer, end, true)?;
+        let exit = loop {
+            wait_for(&self.child.pidfd(), end)?;
+            match self.child.collect().map_err(Problem::system)? {
+                Some(exit) => break Some(exit),
+                None if Instant::now() < end => {}
+                None => {
+                    self.child.kill();
+                    break None;
+                }
+            }
+        };
+        if let Some(group) = &self.group {
+            group.kill();
+        }
+        let answer: Option<Answer> = serde_json::from_slice(&text).ok();
+        let Some(mut answer) = answer else {
+            let complaint = read_until(&self.complaint, Instant::now(), false).unwrap_or_default();
+            let complaint = String::from_utf8_lossy(&complaint);
+            let last = complaint.lines().last().unwrap_or("it said nothing");
+            let how = match (exit, asked) {
+                (None, _) => "did not end in time".to_owned(),
+                (Some(exit), _) => format!("ended with {exit:?}"),
+            };
+            return Err(Problem::Other(format!(
+                "the interpreter does not work inside of the sandbox: it {how}: {}",
+                caliber_core::text::shown(last)
+            )));
+        };
+        // Who stays holds the other end.
+        let stayed_until = Instant::now() + STAYS_SHORT;
+        read_until(&self.answer, stayed_until, false)?;
+        answer.stayed = Instant::now() >= stayed_until;
+        answer.shared = shared;
+        Ok(answer)
+    }
+}
+
+/// Reads until the other end is closed (or, with `line`, until a line is whole), or until `end`.
+fn read_until(from: &OwnedFd, end: Instant, line: bool) -> Result<Vec<u8>, Problem> {
+    let mut text = Vec::new();
+    let mut chunk = [0; 4096];
+    while text.len() < ANSWER && wait_for(&from.as_fd(), end)? {
+        match rustix::io::read(from, &mut chunk) {
+            Ok(0) => break,
+            Ok(count) => text.extend_from_slice(chunk.get(..count).unwrap_or_default()),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(Problem::system(errno)),
+        }
+        if line && text.last() == Some(&b'\n') {
+            break;
+        }
+    }
+    Ok(text)
+}
+
+/// Waits until `descriptor` is readable or closed; `false` at the end of the time.
+fn wait_for(descriptor: &impl AsFd, end: Instant) -> Result<bool, Problem> {
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let timeout = Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        let mut polled = [PollFd::new(descriptor, PollFlags::IN)];
+        match rustix::event::poll(&mut polled, Some(&timeout)) {
+            Ok(count) => return Ok(count > 0),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(Problem::system(errno)),
+        }
+    }
+}
+
+/// The namespaces of a living child that are the machine's although they should be its own, seen from outside.
+fn shared_namespaces(pid: i32, wanted: Namespaces) -> Vec<&'static str> {
+    let names = [
+        ("user", wanted.user),
+        ("mnt", wanted.mount),
+        ("pid", wanted.pid),
+        ("net", wanted.network),
+        ("ipc", wanted.ipc),
+        ("uts", wanted.uts),
+        ("cgroup", wanted.cgroup),
+    ];
+    names
+        .into_iter()
+        .filter(|(_, wanted)| *wanted)
+        .map(|(name, _)| name)
+        .filter(|name| {
+            let of = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/{name}")).ok();
+            // What may not be looked at is another user's, and then its namespaces are too.
+            matches!((of("self"), of(&pid.to_string())), (Some(ours), Some(its)) if ours == its)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// Without a sandbox, as a user that owns nothing, the canary gets through: otherwise it would prove nothing.
+    #[test]
+    fn what_the_canary_tries_is_possible_without_a_sandbox() {
+        let host = Host::lay_out().unwrap();
+        let scratch = host.scratch(0, Some(65_534).filter(|_| is_root())).unwrap();
+        let question = host.question(host.source(), vec![scratch.clone()], 4, 0).unwrap();
+        let mut command = match is_root() {
+            true => {
+                let mut command = Command::new("/usr/bin/setpriv");
+                command.args([
+                    "--reuid=65534",
+                    "--regid=65534",
+                    "--clear-groups",
+                    "/usr/bin/python3",
+                ]);
+                command
+            }
+            false => Command::new("/usr/bin/python3"),
+        };
+        let mut child = command
+            .args(["-I", "-S", "-B", "-c", CANARY])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(&serde_json::to_vec(&question).unwrap()).unwrap();
+        drop(stdin);
+        let output = child.wait_with_output().unwrap();
+        let answer: Answer = serde_json::from_slice(&output.stdout).unwrap();
+        for name in [
+            "read_file",
+            "list_folder",
+            "file_metadata",
+            "write_folder",
+            "write_file",
+            "write_source",
+            "scratch",
+            "tcp",
+            "udp",
+            "unix_abstract",
+            "unix_path",
+            "see_processes",
+            "sense_process",
+            "unshare",
+            "process_vm",
+            "kcmp",
+            "sysv_shm",
+            "message_queue",
+        ] {
+            assert_eq!(answer.tries[name], "open", "{name}: {:?}", answer.tries);
+        }
+        assert_eq!((answer.forked, answer.daemon), (4, true));
+        assert_eq!(
+            host.reached(),
+            [
+                "tcp",
+                "udp",
+                "unix_abstract",
+                "unix_path",
+                "write_source",
+                "write_folder"
+            ]
+        );
+        // The second call finds what the first one left.
+        assert!(
+            scratch
+                .join(format!("caliber-probe-{}-0", std::process::id()))
+                .exists()
+        );
+    }
+
+    fn is_root() -> bool {
+        rustix::process::geteuid().is_root()
+    }
+}
