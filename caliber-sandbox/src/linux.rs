@@ -6,6 +6,7 @@ pub mod confinement;
 pub mod engine;
 pub mod interpreter;
 pub mod landlock;
+pub mod launcher;
 pub mod layers;
 mod prepared;
 pub mod probe;

@@ -9,7 +9,12 @@
 )]
 
 #[cfg(target_os = "linux")]
+#[allow(dead_code, reason = "the sandbox itself is attacked next")]
+mod attacks;
+#[cfg(target_os = "linux")]
 mod cgroup;
+#[cfg(target_os = "linux")]
+mod launcher;
 #[cfg(target_os = "linux")]
 mod pin;
 #[cfg(target_os = "linux")]

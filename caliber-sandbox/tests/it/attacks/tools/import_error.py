@@ -1,0 +1,2 @@
+"""Raises while it is imported."""
+raise ValueError("not today")

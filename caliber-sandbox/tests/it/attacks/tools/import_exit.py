@@ -1,0 +1,4 @@
+"""Ends the process while it is imported."""
+import os
+
+os._exit(3)

@@ -1,0 +1,6 @@
+"""Loops while it is imported."""
+from attempt import mark
+
+mark()
+while True:
+    pass
