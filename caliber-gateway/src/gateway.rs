@@ -60,18 +60,6 @@ impl McpGateway {
         })
     }
 
-    /// Lists the tools in a session of its own, which is ended in the background.
-    async fn visit(&self, target: &Target, deadline: Deadline) -> Result<Discovery> {
-        let opener = &self.pool.opener;
-        let (session, discovery) = opener.open(&target.definition, Arc::default(), deadline).await?;
-        if let Some(server) = target.server.as_ref().and_then(|id| self.pool.known(id)) {
-            // It can be reached: calls need not wait any longer.
-            server.succeeded();
-        }
-        self.pool.dismiss([Arc::new(session)]);
-        Ok(discovery)
-    }
-
     /// Sees to it that the session advertises what was admitted.
     async fn compare(
         &self,
@@ -80,9 +68,7 @@ impl McpGateway {
         tool: &ToolName,
         admitted: DescriptorDigest,
     ) -> Result<(), Failure> {
-        if session.must_list_before_call(&self.pool.opener.settings) {
-            self.pool.list_changes(server, session).await?;
-        }
+        self.pool.list_before_call(server, session).await?;
         match session.fact(tool) {
             SessionFact::Advertised(digest) if digest == admitted => Ok(()),
             SessionFact::Advertised(_) => Err(Failure::denied(
@@ -172,12 +158,15 @@ impl Gateway for McpGateway {
 
     fn session(&self, target: &Target, caller: &CallerKey, tool: &ToolName) -> SessionFact {
         let server = target.server.as_ref().and_then(|id| self.pool.known(id));
-        server.map_or(SessionFact::NotOpen, |server| server.fact(target, caller, tool))
+        let settings = &self.pool.opener.settings;
+        server.map_or(SessionFact::NotOpen, |server| {
+            server.fact(target, caller, tool, settings)
+        })
     }
 
     async fn check(&self, target: &Target, deadline: Deadline) -> Result<CheckReport> {
         let started = Instant::now();
-        let discovery = self.visit(target, deadline).await?;
+        let discovery = self.pool.visit(target, deadline).await?;
         let offered = discovery.tools.iter().map(|tool| tool.name().to_string());
         let withheld = discovery
             .withheld
@@ -192,7 +181,7 @@ impl Gateway for McpGateway {
     }
 
     async fn discover(&self, target: &Target, deadline: Deadline) -> Result<Discovery> {
-        let discovery = self.visit(target, deadline).await?;
+        let discovery = self.pool.visit(target, deadline).await?;
         if let Some(id) = &target.server {
             self.pool.notice(id, &discovery);
         }

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
 
 use crate::error::Failure;
 use crate::raw::{self, Incoming, RpcError};
@@ -17,7 +17,7 @@ pub(crate) type Reply = Result<String, RpcError>;
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     waiters: Mutex<Waiters>,
-    tools_changed: Mutex<Option<Instant>>,
+    tool_changes: Mutex<ToolChanges>,
     dropped: AtomicU64,
     late: AtomicU64,
     /// Told when the list of tools changed, shared with whoever lists again.
@@ -31,6 +31,15 @@ struct Waiters {
     newest: u64,
     /// Why nothing will arrive any more.
     closed: Option<Failure>,
+}
+
+/// What was told of changes to the list of tools.
+#[derive(Debug, Default)]
+struct ToolChanges {
+    told: u64,
+    /// When the first was told that no listing has seen.
+    pending: Option<Instant>,
+    newest: Option<Instant>,
 }
 
 impl Inbox {
@@ -129,24 +138,34 @@ impl Inbox {
 
     /// Notes that the list of tools has changed, and wakes whoever lists again.
     pub(crate) fn note_tools_changed(&self) {
-        let mut changed = self.tools_changed.lock().unwrap_or_else(PoisonError::into_inner);
-        if changed.is_none() {
-            *changed = Some(Instant::now());
+        let now = Instant::now();
+        let mut changes = self.tool_changes();
+        changes.told += 1;
+        changes.newest = Some(now);
+        if changes.pending.is_none() {
+            changes.pending = Some(now);
             self.wake.notify_one();
         }
     }
 
-    /// Since when the list of tools is known to have changed.
+    /// Since when the list of tools is known to have changed, until it is listed.
     pub(crate) fn tools_changed(&self) -> Option<Instant> {
-        *self.tools_changed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tool_changes().pending
     }
 
-    /// The same, and forgets it.
-    pub(crate) fn take_tools_changed(&self) -> Option<Instant> {
-        self.tools_changed
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
+    /// How many changes were told: what a listing that begins now will have seen.
+    pub(crate) fn told_changes(&self) -> u64 {
+        self.tool_changes().told
+    }
+
+    /// A listing has seen the first `seen` changes. What was told since asks for another one.
+    pub(crate) fn changes_listed(&self, seen: u64) {
+        let mut changes = self.tool_changes();
+        changes.pending = if changes.told > seen { changes.newest } else { None };
+    }
+
+    fn tool_changes(&self) -> MutexGuard<'_, ToolChanges> {
+        self.tool_changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Messages that were no messages, requests that were refused, and answers that nobody waited for.
@@ -231,6 +250,27 @@ mod tests {
             (refused.message.as_str(), refused.fate),
             ("gone", crate::error::Fate::NotSent)
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_is_pending_until_a_listing_has_seen_it() {
+        let inbox = Inbox::default();
+        let changed = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
+        assert_eq!(inbox.tools_changed(), None);
+        inbox.take(changed);
+        let first = Instant::now();
+        let seen = inbox.told_changes();
+        tokio::time::advance(std::time::Duration::from_secs(1)).await;
+        inbox.take(changed);
+        assert_eq!(inbox.tools_changed(), Some(first), "no listing has ended");
+        inbox.changes_listed(seen);
+        assert_eq!(
+            inbox.tools_changed(),
+            Some(Instant::now()),
+            "the second was not seen"
+        );
+        inbox.changes_listed(inbox.told_changes());
+        assert_eq!(inbox.tools_changed(), None);
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod mirror;
 mod opening;
 mod places;
 mod pool;
+mod ration;
 mod raw;
 mod redact;
 mod session;

@@ -86,6 +86,7 @@ impl Opener {
                 introduction,
                 definition.fingerprint(),
                 listed,
+                self.settings.list_interval,
             ))
         };
         match tokio::time::timeout_at(deadline.instant(), opening).await {

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use caliber_core::ErrorKind;
 use caliber_core::admission::SessionFact;
@@ -17,7 +17,8 @@ use caliber_core::gateway::{CallerKey, Listing, Target};
 use caliber_core::id::ServerId;
 use caliber_core::inventory::Discovery;
 use caliber_core::reason::ReasonCode;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -29,7 +30,7 @@ mod listings;
 mod server;
 
 pub(crate) use server::Server;
-use server::{Found, SessionKey};
+use server::{Found, Room, SessionKey};
 
 /// Servers that are kept in mind though nothing of them is open.
 const REMEMBERED_SERVERS: usize = 4_096;
@@ -50,6 +51,8 @@ const MAINTENANCE_PAUSE: Duration = Duration::from_secs(60);
 pub(crate) struct Pool {
     pub(crate) opener: Opener,
     servers: Mutex<HashMap<ServerId, Arc<Server>>>,
+    /// The room for sessions: in the pool, being opened, and of visits.
+    room: Arc<Semaphore>,
     listings: listings::Listings,
     /// Told when a session's list of tools changed, and when a session ended.
     wake: Arc<Notify>,
@@ -70,9 +73,11 @@ pub(crate) struct Lease {
 
 impl Pool {
     pub(crate) fn new(opener: Opener) -> Self {
+        let room = opener.settings.sessions.min(Semaphore::MAX_PERMITS);
         Self {
             opener,
             servers: Mutex::default(),
+            room: Arc::new(Semaphore::new(room)),
             listings: listings::Listings::default(),
             wake: Arc::default(),
             background: TaskTracker::new(),
@@ -130,7 +135,6 @@ impl Pool {
                 Found::Opening(opening) => opening,
                 Found::Nothing { key, ended } => {
                     self.dismiss(ended);
-                    self.make_room()?;
                     self.begin_opening(server, target, key)?
                 }
             };
@@ -159,43 +163,41 @@ impl Pool {
         target: &Target,
         key: SessionKey,
     ) -> Result<watch::Receiver<server::Opened>, Failure> {
-        if self.shutdown.is_cancelled() {
-            return Err(Failure::busy(
-                ReasonCode::ServerBusy,
-                "the gateway is shutting down",
-            ));
-        }
+        let room = self.make_room()?;
         let (publish, opening) = watch::channel(None);
-        let (opening, evicted) = server.begin_opening(&key, opening, &self.opener.settings)?;
+        let (opening, evicted) = server.begin_opening(&key, opening, room, &self.opener.settings)?;
         self.dismiss(evicted);
         let Some(number) = opening.number else {
             return Ok(opening.receiver);
         };
-        let (pool, server, target) = (Arc::clone(self), Arc::clone(server), target.clone());
+        let (pool, target) = (Arc::clone(self), target.clone());
+        let under_way = Opening {
+            server: Arc::clone(server),
+            key,
+            number,
+            publish,
+            ended: false,
+        };
         self.background.spawn(async move {
             let started = Instant::now();
             let deadline = Deadline::after(pool.opener.settings.opening);
             let wake = Arc::clone(&pool.wake);
-            let opened = tokio::select! {
-                opened = pool.open(&target, wake, deadline) => opened,
-                () = pool.shutdown.cancelled() => Err(Failure::connect("the gateway is shutting down")),
-            };
+            let opened = pool.open(&target, wake, deadline);
+            let opened = pool.until_shutdown(opened).await;
             let costly = started.elapsed() >= CHEAP_FAILURE || target.definition.endpoint.remote().is_none();
             let (opened, discovery) = match opened {
                 Ok((session, discovery)) => (Ok(Arc::new(session)), Some(discovery)),
                 Err(failure) => (Err(failure), None),
             };
             let unwanted = opened.as_ref().ok().cloned();
-            let outcome = server.end_opening(&key, number, opened, costly);
-            match (&outcome, discovery) {
+            let server = Arc::clone(&under_way.server);
+            under_way.end(opened, costly, |outcome| match (outcome, discovery) {
                 (Ok(session), Some(discovery)) => {
                     session.listen();
                     pool.publish(&server, discovery);
                 }
                 _ => pool.dismiss(unwanted),
-            }
-            // Nobody may wait any more.
-            drop(publish.send(Some(outcome)));
+            });
         });
         Ok(opening.receiver)
     }
@@ -226,24 +228,55 @@ impl Pool {
         }
     }
 
-    /// Makes room for one more session, at the cost of the one that rested longest.
-    fn make_room(&self) -> Result<(), Failure> {
-        let limit = self.opener.settings.sessions;
-        let servers: Vec<_> = self.servers().values().cloned().collect();
-        let open: usize = servers.iter().map(|server| server.open_sessions()).sum();
-        if open < limit {
-            return Ok(());
+    /// Opens a session beside those of the pool, and ends it in the background; returns what it listed. It takes room
+    /// like any other. It is an operator's look at the server: no breaker holds it off, and it is no call.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none.
+    pub(crate) async fn visit(&self, target: &Target, deadline: Deadline) -> Result<Discovery, Failure> {
+        let _room = self.make_room()?;
+        let opening = self.opener.open(&target.definition, Arc::default(), deadline);
+        let (session, discovery) = self.until_shutdown(opening).await?;
+        if let Some(server) = target.server.as_ref().and_then(|id| self.known(id)) {
+            // It can be reached: calls need not wait any longer.
+            server.succeeded();
         }
-        match self.evict_longest_resting(|_| true) {
-            None => Err(Failure::busy(
-                ReasonCode::ServerBusy,
-                format!("all {limit} sessions are at work"),
-            )),
-            resting => {
-                self.dismiss(resting);
-                Ok(())
+        self.dismiss([Arc::new(session)]);
+        Ok(discovery)
+    }
+
+    /// Opens something, unless everything ends.
+    async fn until_shutdown<T>(
+        &self,
+        opening: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        tokio::select! {
+            biased;
+            () = self.shutdown.cancelled() => Err(shutting_down()),
+            opened = opening => opened,
+        }
+    }
+
+    /// Takes the room for one more session, if need be that of the one that rested longest.
+    fn make_room(&self) -> Result<Room, Failure> {
+        if self.shutdown.is_cancelled() {
+            return Err(shutting_down());
+        }
+        for _ in 0..FINDINGS {
+            if let Ok(room) = Arc::clone(&self.room).try_acquire_owned() {
+                return Ok(room);
             }
+            let Some(resting) = self.evict_longest_resting(|_| true) else {
+                break;
+            };
+            self.dismiss([resting]);
         }
+        let limit = self.opener.settings.sessions;
+        Err(Failure::busy(
+            ReasonCode::ServerBusy,
+            format!("all {limit} sessions are at work"),
+        ))
     }
 
     /// Takes out the session that rested longest among those that `counts`.
@@ -282,16 +315,17 @@ impl Pool {
         });
     }
 
-    /// Lists the tools of a session again.
-    async fn list_again(&self, server: &Server, session: &Session) -> Result<(), Failure> {
-        let discovery = session.list_again(&self.opener.settings).await?;
-        self.publish(server, discovery);
+    /// Lists the tools of a session again, if it is time.
+    async fn list_if_due(&self, server: &Server, session: &Session) -> Result<(), Failure> {
+        if let Some(discovery) = session.list_if_due(&self.opener.settings).await? {
+            self.publish(server, discovery);
+        }
         Ok(())
     }
 
-    /// Lists the tools of a session again, if it told of a change that nobody has listed yet.
-    pub(crate) async fn list_changes(&self, server: &Server, session: &Session) -> Result<(), Failure> {
-        if let Some(discovery) = session.list_changes(&self.opener.settings).await? {
+    /// Lists the tools of a session again, if a change was told that a call must not go past.
+    pub(crate) async fn list_before_call(&self, server: &Server, session: &Session) -> Result<(), Failure> {
+        if let Some(discovery) = session.list_before_call(&self.opener.settings).await? {
             self.publish(server, discovery);
         }
         Ok(())
@@ -321,7 +355,7 @@ impl Pool {
             tokio::select! {
                 () = self.listings.arrived() => {}
                 () = self.wake.notified() => {}
-                () = tokio::time::sleep_until(due.into()) => {}
+                () = tokio::time::sleep_until(due) => {}
             }
         }
     }
@@ -341,18 +375,19 @@ impl Pool {
                 }
                 if due > now {
                     next = next.min(due);
-                } else if session.begin_background_listing() {
+                } else if let Some(listing) = session.begin_background_listing() {
                     let (pool, server) = (Arc::clone(self), Arc::clone(&server));
                     self.background.spawn(async move {
-                        let listing = pool.list_again(&server, &session);
-                        let listed = tokio::time::timeout(pool.opener.settings.opening, listing).await;
+                        let session = Arc::clone(&listing.session);
+                        let listed = pool.list_if_due(&server, &session);
+                        let listed = tokio::time::timeout(pool.opener.settings.opening, listed).await;
                         if let Ok(Err(failure)) = listed {
                             tracing::warn!(server = %server.id, error = failure.message, "a listing failed");
                             if failure.ends_session {
                                 pool.dismiss(server.remove(&session));
                             }
                         }
-                        session.end_background_listing();
+                        drop(listing);
                         pool.wake.notify_one();
                     });
                 }
@@ -388,6 +423,43 @@ impl Pool {
 
     fn servers(&self) -> MutexGuard<'_, HashMap<ServerId, Arc<Server>>> {
         self.servers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn shutting_down() -> Failure {
+    Failure::busy(ReasonCode::ServerBusy, "the gateway is shutting down")
+}
+
+/// An opening under way. Dropped without an outcome it makes way for the next one.
+struct Opening {
+    server: Arc<Server>,
+    key: SessionKey,
+    number: u64,
+    publish: watch::Sender<server::Opened>,
+    ended: bool,
+}
+
+impl Opening {
+    /// Enters the outcome; tells it to those who wait after `before` has been done.
+    fn end(
+        mut self,
+        opened: Result<Arc<Session>, Failure>,
+        costly: bool,
+        before: impl FnOnce(&Result<Arc<Session>, Failure>),
+    ) {
+        self.ended = true;
+        let outcome = self.server.end_opening(&self.key, self.number, opened, costly);
+        before(&outcome);
+        // Nobody may wait any more.
+        self.publish.send_replace(Some(outcome));
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.server.abandon_opening(&self.key, self.number);
+        }
     }
 }
 

@@ -2,14 +2,15 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
 use caliber_core::admission::SessionFact;
 use caliber_core::descriptor::{Descriptor, ToolName};
 use caliber_core::digest::{DescriptorDigest, Fingerprint};
 use caliber_core::inventory::Discovery;
 use caliber_core::json::JsonText;
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::client::Introduction;
@@ -18,11 +19,10 @@ use crate::error::Failure;
 use crate::inbox::Reply;
 use crate::listing::{Listed, list_tools};
 use crate::mirror::{self, Mirror};
+use crate::ration::Ration;
 use crate::settings::{ENVELOPE_BYTES, GatewaySettings};
 use crate::transport::{Era, Transport};
 
-/// Listings that notifications may cause at once, before they are spread.
-const LISTING_BURST: u32 = 3;
 /// The largest answer to a request for a sign of life, in bytes.
 const SIGN_OF_LIFE_BYTES: usize = 256 << 10;
 /// How often a subscription that broke off is opened again, and the first pause before that; it doubles.
@@ -41,9 +41,11 @@ pub(crate) struct Session {
     opened: Instant,
     /// Milliseconds since `opened`.
     last_used: AtomicU64,
+    /// When the last listing began, and the last one that succeeded.
+    last_asked: AtomicU64,
     last_listed: AtomicU64,
-    /// Listings that notifications caused.
-    caused_listings: AtomicU32,
+    /// Listings that changes may cause.
+    ration: Mutex<Ration>,
     listing: tokio::sync::Mutex<()>,
     listing_in_background: AtomicBool,
     pub(crate) calls: AtomicU32,
@@ -64,6 +66,18 @@ struct Advertised {
     mirrors: Arc<[Mirror]>,
 }
 
+/// A listing of a session in the background.
+#[derive(Debug)]
+pub(crate) struct BackgroundListing {
+    pub(crate) session: Arc<Session>,
+}
+
+impl Drop for BackgroundListing {
+    fn drop(&mut self) {
+        self.session.listing_in_background.store(false, Ordering::Release);
+    }
+}
+
 impl Session {
     /// A session after its first listing, which is handed over.
     pub(crate) fn new(
@@ -71,6 +85,7 @@ impl Session {
         introduction: Introduction,
         fingerprint: Fingerprint,
         listed: Listed,
+        list_interval: Duration,
     ) -> (Self, Discovery) {
         let session = Self {
             connection,
@@ -79,8 +94,9 @@ impl Session {
             tools: RwLock::default(),
             opened: Instant::now(),
             last_used: AtomicU64::new(0),
+            last_asked: AtomicU64::new(0),
             last_listed: AtomicU64::new(0),
-            caused_listings: AtomicU32::new(0),
+            ration: Mutex::new(Ration::new(list_interval)),
             listing: tokio::sync::Mutex::new(()),
             listing_in_background: AtomicBool::new(false),
             calls: AtomicU32::new(0),
@@ -90,7 +106,7 @@ impl Session {
             checking: AtomicBool::new(false),
             subscription: Mutex::new(None),
         };
-        let discovery = session.take_over(listed);
+        let discovery = session.take_over(listed, session.opened);
         (session, discovery)
     }
 
@@ -148,36 +164,54 @@ impl Session {
             .await
     }
 
-    /// Lists again and remembers what is advertised now; two listings at once become one after the other.
-    pub(crate) async fn list_again(&self, settings: &GatewaySettings) -> Result<Discovery, Failure> {
+    /// Lists the tools again, if a listing is due; any number of callers cause one. Dropped or failed, it leaves
+    /// what asked for it.
+    pub(crate) async fn list_if_due(&self, settings: &GatewaySettings) -> Result<Option<Discovery>, Failure> {
         let _one_at_a_time = self.listing.lock().await;
-        self.list(settings).await
-    }
-
-    /// The same, unless nothing has changed; any number of callers cause one listing.
-    pub(crate) async fn list_changes(
-        &self,
-        settings: &GatewaySettings,
-    ) -> Result<Option<Discovery>, Failure> {
-        let _one_at_a_time = self.listing.lock().await;
-        if self.connection.inbox.tools_changed().is_none() {
+        if self.next_listing(settings) > Instant::now() {
             return Ok(None);
         }
         self.list(settings).await.map(Some)
     }
 
-    async fn list(&self, settings: &GatewaySettings) -> Result<Discovery, Failure> {
-        // What changes from here on asks for another listing.
-        if self.connection.inbox.take_tools_changed().is_some() {
-            self.caused_listings.fetch_add(1, Ordering::Relaxed);
+    /// Lists the tools again, if a change was told that a call must not go past; waits until changes may cause a
+    /// listing again. Otherwise like [`list_if_due`](Self::list_if_due).
+    pub(crate) async fn list_before_call(
+        &self,
+        settings: &GatewaySettings,
+    ) -> Result<Option<Discovery>, Failure> {
+        if !self.must_list_before_call(settings) {
+            return Ok(None);
         }
-        self.last_listed.store(self.age(), Ordering::Relaxed);
+        let _one_at_a_time = self.listing.lock().await;
+        if !self.must_list_before_call(settings) {
+            return Ok(None);
+        }
+        let wait = self.ration().wait();
+        tokio::time::sleep(wait).await;
+        self.list(settings).await.map(Some)
+    }
+
+    async fn list(&self, settings: &GatewaySettings) -> Result<Discovery, Failure> {
+        let began = Instant::now();
+        let inbox = &self.connection.inbox;
+        // A change that is told from here on asks for another listing. Those before are pending until this one has
+        // succeeded: meanwhile calls wait for it.
+        let seen = inbox.told_changes();
+        if inbox.tools_changed().is_some() {
+            self.ration().spend();
+        }
+        let age = self.age();
+        self.last_asked.store(age, Ordering::Relaxed);
         let listed = list_tools(&self.connection, &self.introduction, settings).await?;
-        Ok(self.take_over(listed))
+        let discovery = self.take_over(listed, began);
+        self.last_listed.store(age, Ordering::Relaxed);
+        inbox.changes_listed(seen);
+        Ok(discovery)
     }
 
     /// Remembers what is advertised from here on.
-    fn take_over(&self, listed: Listed) -> Discovery {
+    fn take_over(&self, listed: Listed, began: Instant) -> Discovery {
         let mirrored =
             self.introduction.era == Era::Modern && matches!(self.connection.transport, Transport::Http(_));
         let advertised = |tool: &Descriptor| {
@@ -195,7 +229,7 @@ impl Session {
         let tools = Arc::new(listed.tools.iter().map(advertised).collect());
         *self.tools.write().unwrap_or_else(PoisonError::into_inner) = tools;
         Discovery {
-            listed_at: self.last_listed(),
+            listed_at: began.into_std(),
             fingerprint: self.fingerprint,
             protocol_version: self.introduction.version.clone(),
             server_info: self.introduction.server_info.clone(),
@@ -207,26 +241,26 @@ impl Session {
 
     /// When the tools are to be listed again.
     pub(crate) fn next_listing(&self, settings: &GatewaySettings) -> Instant {
-        let last = self.last_listed();
         match self.connection.inbox.tools_changed() {
-            None => last + settings.relist,
-            Some(changed) if self.has_listings_left() => changed + settings.list_debounce,
-            Some(changed) => (changed + settings.list_debounce).max(last + settings.list_interval),
+            None => self.at(&self.last_asked) + settings.relist,
+            Some(changed) => (changed + settings.list_debounce).max(Instant::now() + self.ration().wait()),
         }
     }
 
-    /// Whether a change was told that a call should not go past, and listing is not being rationed.
+    /// Whether a change was told that a call must not go past. Where a server tells of changes faster than they may
+    /// cause listings, a listing of the last [`GatewaySettings::list_interval`] is fresh enough.
     pub(crate) fn must_list_before_call(&self, settings: &GatewaySettings) -> bool {
         self.connection.inbox.tools_changed().is_some()
-            && (self.has_listings_left() || self.last_listed().elapsed() >= settings.list_interval)
+            && (self.ration().wait().is_zero()
+                || self.at(&self.last_listed).elapsed() >= settings.list_interval)
     }
 
-    fn has_listings_left(&self) -> bool {
-        self.caused_listings.load(Ordering::Relaxed) < LISTING_BURST
+    fn ration(&self) -> MutexGuard<'_, Ration> {
+        self.ration.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn last_listed(&self) -> Instant {
-        self.opened + Duration::from_millis(self.last_listed.load(Ordering::Relaxed))
+    fn at(&self, age: &AtomicU64) -> Instant {
+        self.opened + Duration::from_millis(age.load(Ordering::Relaxed))
     }
 
     /// Whether calls can go over it.
@@ -247,7 +281,7 @@ impl Session {
     }
 
     pub(crate) fn idle_since(&self) -> Instant {
-        self.opened + Duration::from_millis(self.last_used.load(Ordering::Relaxed))
+        self.at(&self.last_used)
     }
 
     pub(crate) fn is_resting(&self) -> bool {
@@ -268,13 +302,12 @@ impl Session {
         self.answered.load(Ordering::Relaxed)
     }
 
-    /// Whether the caller may begin a listing in the background; one at a time.
-    pub(crate) fn begin_background_listing(&self) -> bool {
-        !self.listing_in_background.swap(true, Ordering::AcqRel)
-    }
-
-    pub(crate) fn end_background_listing(&self) {
-        self.listing_in_background.store(false, Ordering::Release);
+    /// Begins a listing in the background, which lasts until what is returned is dropped; one at a time.
+    pub(crate) fn begin_background_listing(self: &Arc<Self>) -> Option<BackgroundListing> {
+        let busy = self.listing_in_background.swap(true, Ordering::AcqRel);
+        (!busy).then(|| BackgroundListing {
+            session: Arc::clone(self),
+        })
     }
 
     pub(crate) fn was_answered(&self) {

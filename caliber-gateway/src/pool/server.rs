@@ -14,7 +14,7 @@ use caliber_core::id::ServerId;
 use caliber_core::reason::ReasonCode;
 use caliber_core::server::{ServerDefinition, Sharing};
 use lru::LruCache;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use crate::breaker::Breaker;
 use crate::error::Failure;
@@ -24,6 +24,9 @@ use crate::settings::GatewaySettings;
 
 /// Callers whose lost state is remembered until they call again.
 const LOST_STATES: usize = 1_024;
+
+/// The room of one session among all that may be open.
+pub(super) type Room = OwnedSemaphorePermit;
 
 /// The outcome of an opening, once there is one.
 pub(super) type Opened = Option<Result<Arc<Session>, Failure>>;
@@ -65,8 +68,12 @@ enum Entry {
     Opening {
         number: u64,
         outcome: watch::Receiver<Opened>,
+        room: Room,
     },
-    Open(Arc<Session>),
+    Open {
+        session: Arc<Session>,
+        room: Room,
+    },
 }
 
 /// Whose session it is.
@@ -152,13 +159,13 @@ impl Server {
         let key = state.key(&target.definition, caller);
         let ended = match state.sessions.get(&key) {
             Some(Entry::Opening { outcome, .. }) => return Found::Opening(outcome.clone()),
-            Some(Entry::Open(session)) if session.is_usable(settings) => {
+            Some(Entry::Open { session, .. }) if session.is_usable(settings) => {
                 // Counted before the lock is given up: from here on it does not rest.
                 session.calls.fetch_add(1, Ordering::AcqRel);
                 self.calls.fetch_add(1, Ordering::Relaxed);
                 return Found::Session(Arc::clone(session));
             }
-            Some(Entry::Open(_)) => state.end(&key, "it ended by itself"),
+            Some(Entry::Open { .. }) => state.end(&key, "it ended by itself"),
             None => None,
         };
         match state.lost.pop(&key) {
@@ -170,21 +177,34 @@ impl Server {
         }
     }
 
-    /// What the session of `caller` advertised last about `tool`.
-    pub(crate) fn fact(&self, target: &Target, caller: &CallerKey, tool: &ToolName) -> SessionFact {
+    /// What the session of `caller` advertised last about `tool`. One that has to list again before the next call
+    /// says nothing: what it advertised is out of date.
+    pub(crate) fn fact(
+        &self,
+        target: &Target,
+        caller: &CallerKey,
+        tool: &ToolName,
+        settings: &GatewaySettings,
+    ) -> SessionFact {
         let state = self.state();
         let key = state.key(&target.definition, caller);
         match state.sessions.get(&key) {
-            Some(Entry::Open(session)) if session.connection.inbox.closed().is_none() => session.fact(tool),
+            Some(Entry::Open { session, .. })
+                if session.connection.inbox.closed().is_none()
+                    && !session.must_list_before_call(settings) =>
+            {
+                session.fact(tool)
+            }
             _ => SessionFact::NotOpen,
         }
     }
 
-    /// Enters an opening; returns what had to make room for it.
+    /// Enters an opening, which takes `room`; returns what had to make way for it.
     pub(super) fn begin_opening(
         &self,
         key: &SessionKey,
         outcome: watch::Receiver<Opened>,
+        room: Room,
         settings: &GatewaySettings,
     ) -> Result<(BegunOpening, Option<Arc<Session>>), Failure> {
         let mut state = self.state();
@@ -196,7 +216,7 @@ impl Server {
                 };
                 return Ok((begun, None));
             }
-            Some(Entry::Open(session)) => {
+            Some(Entry::Open { session, .. }) => {
                 let (_, receiver) = watch::channel(Some(Ok(Arc::clone(session))));
                 return Ok((
                     BegunOpening {
@@ -230,9 +250,12 @@ impl Server {
         state.openings += 1;
         let number = state.openings;
         let receiver = outcome.clone();
-        state
-            .sessions
-            .insert(key.clone(), Entry::Opening { number, outcome });
+        let entry = Entry::Opening {
+            number,
+            outcome,
+            room,
+        };
+        state.sessions.insert(key.clone(), entry);
         let begun = BegunOpening {
             receiver,
             number: Some(number),
@@ -257,11 +280,9 @@ impl Server {
             }
             Err(_) => state.breaker.undecided(),
         }
-        let current = matches!(state.sessions.get(key), Some(Entry::Opening { number: current, .. }) if *current == number);
-        if !current {
+        let Some(room) = state.take_opening(key, number) else {
             return opened.and(Err(Failure::connect("the server was changed or removed")));
-        }
-        state.sessions.remove(key);
+        };
         let session = opened?;
         if session.is_stateless() {
             state.stateless = Some(key.definition.clone());
@@ -276,8 +297,19 @@ impl Server {
         } else {
             key.clone()
         };
-        state.sessions.insert(key, Entry::Open(Arc::clone(&session)));
+        let entry = Entry::Open {
+            session: Arc::clone(&session),
+            room,
+        };
+        state.sessions.insert(key, entry);
         Ok(session)
+    }
+
+    /// An opening ended without an outcome: its task panicked, or the runtime ended under it.
+    pub(super) fn abandon_opening(&self, key: &SessionKey, number: u64) {
+        let mut state = self.state();
+        state.breaker.undecided();
+        drop(state.take_opening(key, number));
     }
 
     /// A call was answered.
@@ -300,7 +332,11 @@ impl Server {
     }
 
     /// Takes out what has ended or rested too long.
-    pub(super) fn evict_ended_and_idle(&self, now: Instant, settings: &GatewaySettings) -> Vec<Arc<Session>> {
+    pub(super) fn evict_ended_and_idle(
+        &self,
+        now: tokio::time::Instant,
+        settings: &GatewaySettings,
+    ) -> Vec<Arc<Session>> {
         let mut state = self.state();
         let mut ended = Vec::new();
         for (key, session) in state.open() {
@@ -338,10 +374,6 @@ impl Server {
         } else {
             None
         }
-    }
-
-    pub(super) fn open_sessions(&self) -> usize {
-        self.state().sessions.len()
     }
 
     pub(super) fn sessions(&self) -> Vec<Arc<Session>> {
@@ -393,7 +425,7 @@ impl State {
 
     fn open(&self) -> Vec<(SessionKey, Arc<Session>)> {
         let open = self.sessions.iter().filter_map(|(key, entry)| match entry {
-            Entry::Open(session) => Some((key.clone(), Arc::clone(session))),
+            Entry::Open { session, .. } => Some((key.clone(), Arc::clone(session))),
             Entry::Opening { .. } => None,
         });
         open.collect()
@@ -408,16 +440,29 @@ impl State {
 
     fn key_of(&self, session: &Arc<Session>) -> Option<SessionKey> {
         self.sessions.iter().find_map(|(key, entry)| match entry {
-            Entry::Open(open) if Arc::ptr_eq(open, session) => Some(key.clone()),
+            Entry::Open { session: open, .. } if Arc::ptr_eq(open, session) => Some(key.clone()),
             _ => None,
         })
     }
 
+    /// Takes an opening out, if it is still in; returns its room.
+    fn take_opening(&mut self, key: &SessionKey, number: u64) -> Option<Room> {
+        match self.sessions.get(key) {
+            Some(Entry::Opening { number: current, .. }) if *current == number => {}
+            _ => return None,
+        }
+        match self.sessions.remove(key) {
+            Some(Entry::Opening { room, .. }) => Some(room),
+            _ => None,
+        }
+    }
+
     /// Takes a session out and remembers what its caller has to be told.
     fn end(&mut self, key: &SessionKey, why: &'static str) -> Option<Arc<Session>> {
-        let Some(Entry::Open(session)) = self.sessions.remove(key) else {
+        let Some(Entry::Open { session, room }) = self.sessions.remove(key) else {
             return None;
         };
+        drop(room);
         if key.caller.is_some() && session.ends_state() {
             let told = session.told();
             self.lost.put(key.clone(), Loss { why, told });

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use caliber_core::admission::SessionFact;
 use caliber_core::reason::ReasonCode;
 use caliber_core::{ErrorKind, Retry};
 
-use crate::support::{EVERY_TRANSPORT, House, Over, Rig, text};
+use crate::support::{EVERY_TRANSPORT, House, Over, Rig, eventually, text};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_healthy_server_is_discovered_and_called() {
@@ -145,6 +146,12 @@ async fn a_retry_is_offered_only_where_nothing_was_sent() {
         }
         let before = rig.records("executions").len();
         rig.control(control).await;
+        if control.contains("list_changed") {
+            eventually("the change arrives", async || {
+                house.session(&server, "count").await == SessionFact::NotOpen
+            })
+            .await;
+        }
         let outcome = house.call_within(&server, "count", "{}", time).await;
         let error = outcome.expect_err(name);
         assert_eq!(

@@ -2,14 +2,15 @@
 
 use std::time::{Duration, Instant};
 
+use caliber_core::admission::SessionFact;
 use caliber_core::gateway::{Gateway, Target};
 use caliber_core::inventory::Discovery;
 use caliber_core::policy::ToolPolicy;
 use caliber_core::reason::ReasonCode;
-use caliber_core::{Error, ErrorKind, Settings};
+use caliber_core::{Error, ErrorKind, Retry, Settings};
 use caliber_gateway::GatewaySettings;
 
-use crate::support::{EVERY_TRANSPORT, House, Over, Rig, definition, eventually, for_each};
+use crate::support::{EVERY_TRANSPORT, House, Over, Rig, definition, eventually, for_each, stdio};
 
 const ECHO: &str = r#"{"value":"x"}"#;
 
@@ -333,4 +334,85 @@ async fn a_slow_list_ends_at_the_deadline() {
     let error = house.gateway.discover(&target, deadline).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
     assert!(began.elapsed() < Duration::from_secs(2));
+}
+
+/// A server that tells of a change during the first call of a session, and then fails one listing as its last
+/// argument says. It notes the calls that it executes.
+const FAILS_ONE_LISTING: &str = r#"
+import json, sys
+calls, listings = 0, 0
+def send(message):
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+for line in sys.stdin:
+    message = json.loads(line)
+    method, id = message["method"], message.get("id")
+    if method == "initialize":
+        send({"id": id, "result": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {"listChanged": True}},
+                                   "serverInfo": {"name": "flaky", "version": "1"}}})
+    elif method == "tools/list":
+        listings += 1
+        tool = {"name": "echo", "description": "honest" if listings < 3 else "other", "inputSchema": {"type": "object"}}
+        if listings != 2:
+            send({"id": id, "result": {"tools": [tool]}})
+        elif sys.argv[2] == "error":
+            send({"id": id, "error": {"code": -32603, "message": "not now"}})
+    elif method == "tools/call":
+        calls += 1
+        with open(sys.argv[1], "a") as executed:
+            executed.write("x")
+        if calls == 1:
+            send({"method": "notifications/tools/list_changed"})
+        send({"id": id, "result": {"content": []}})
+    elif id is not None:
+        send({"id": id, "error": {"code": -32601, "message": "unknown"}})
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listing_that_fails_leaves_the_change_that_asked_for_it() {
+    let house = House::new();
+    for (fault, kind) in [("error", ErrorKind::Upstream), ("silence", ErrorKind::Timeout)] {
+        let rig = Rig::new(Over::Stdio, &[]).await;
+        let program = rig.write("server.py", FAILS_ONE_LISTING);
+        let executed = rig.write("executed", "");
+        let arguments = [program.to_str().unwrap(), executed.to_str().unwrap(), fault];
+        let server = house
+            .add_definition(definition(fault, stdio("python3", &arguments)))
+            .await;
+        house.call(&server, "echo", "{}").await.unwrap();
+        let time = Duration::from_millis(500);
+        let error = house
+            .call_within(&server, "echo", "{}", time)
+            .await
+            .expect_err(fault);
+        assert_eq!(error.kind(), kind, "{fault}: {error:?}");
+        assert_eq!(error.retry(), Retry::Later, "{fault}: {error:?}");
+        let error = house.call(&server, "echo", "{}").await.expect_err(fault);
+        assert_eq!(error.reason(), Some(ReasonCode::Drifted), "{fault}: {error:?}");
+        assert_eq!(std::fs::read_to_string(executed).unwrap(), "x", "{fault}");
+        assert_eq!(house.gateway.health(&server).sessions, 1, "{fault}");
+    }
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_takes_over_what_a_discovery_found() {
+    // Nothing goes on in the background, and the server tells nobody of its changes.
+    let house = House::new();
+    let rig = Rig::new(Over::Http, &[]).await;
+    let tool = |description: &str| {
+        format!(r#"[{{"name":"echo","description":"{description}","inputSchema":{{"type":"object"}}}}]"#)
+    };
+    let catalog = rig.write("catalog.json", &tool("old"));
+    rig.control(&format!("catalog={}", catalog.display())).await;
+    let server = house.add("silent", &rig).await;
+    house.call(&server, "echo", ECHO).await.unwrap();
+    rig.write("catalog.json", &tool("new"));
+    house.discover(&server).await.unwrap();
+    assert_eq!(house.session(&server, "echo").await, SessionFact::NotOpen);
+    let error = house.call(&server, "echo", ECHO).await.unwrap_err();
+    assert_eq!(error.reason(), Some(ReasonCode::Drifted), "{error}");
+    house.allow_all(&server, &ToolPolicy::allow_read()).await;
+    house.call(&server, "echo", ECHO).await.unwrap();
+    assert_eq!(rig.records("initializes").len(), 3, "the session goes on");
+    house.close().await;
 }

@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use caliber_core::gateway::Gateway;
+use caliber_core::admission::SessionFact;
+use caliber_core::gateway::{CallerKey, Gateway, Target};
 use caliber_core::id::ServerId;
 use caliber_core::json::{JsonLimits, JsonText};
 use caliber_core::memory::{self, CountingQuota, MemoryRegistry, MemorySecrets, ReferencePolicy};
 use caliber_core::policy::ToolPolicy;
 use caliber_core::principal::{Principal, Surface};
+use caliber_core::process::ProcessLauncher;
 use caliber_core::registry::Registry;
 use caliber_core::server::{Endpoint, RemoteEndpoint, ServerDefinition, StdioEndpoint, Visibility};
 use caliber_core::{Caliber, Error, InvokeOutcome, InvokeRequest, ServerRegistration, Settings};
@@ -197,8 +199,15 @@ impl House {
         settings: Settings,
         launcher: LauncherSettings,
     ) -> Self {
+        Self::over(gateway, settings, Arc::new(PlainLauncher::new(launcher)))
+    }
+
+    pub(crate) fn over(
+        gateway: GatewaySettings,
+        settings: Settings,
+        launcher: Arc<dyn ProcessLauncher>,
+    ) -> Self {
         let secrets = Arc::new(MemorySecrets::default());
-        let launcher = Arc::new(PlainLauncher::new(launcher));
         let gateway = Arc::new(McpGateway::new(gateway, secrets, launcher).unwrap());
         let caliber = Caliber::builder(
             Arc::new(MemoryRegistry::new()) as Arc<dyn Registry>,
@@ -281,6 +290,20 @@ impl House {
             "the call outlived its deadline"
         );
         outcome
+    }
+
+    /// What `ada`'s session says about a tool.
+    pub(crate) async fn session(&self, server: &ServerId, tool: &str) -> SessionFact {
+        let record = self.caliber.server(&admin(), server).await.unwrap().record;
+        let target = Target {
+            server: Some(record.id),
+            definition: record.definition.into(),
+        };
+        let caller = CallerKey {
+            subject: "ada".parse().unwrap(),
+            inbound_session: None,
+        };
+        self.gateway.session(&target, &caller, &tool.parse().unwrap())
     }
 
     pub(crate) async fn close(&self) {
