@@ -369,7 +369,7 @@ impl Pool {
         for server in servers {
             self.dismiss(server.evict_ended_and_idle(now, settings));
             for session in server.sessions() {
-                let due = session.next_listing(settings);
+                let due = session.next_listing(settings, now);
                 if session.is_resting() {
                     next = next.min((session.idle_since() + settings.idle).max(now + SHORTEST_PAUSE));
                 }

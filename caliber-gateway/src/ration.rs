@@ -24,14 +24,14 @@ impl Ration {
     }
 
     /// How long the next listing has to wait.
-    pub(crate) fn wait(&self) -> Duration {
-        let missing = self.full.saturating_duration_since(Instant::now());
+    pub(crate) fn wait(&self, now: Instant) -> Duration {
+        let missing = self.full.saturating_duration_since(now);
         missing.saturating_sub(self.interval.saturating_mul(BURST - 1))
     }
 
     /// Takes a listing out.
-    pub(crate) fn spend(&mut self) {
-        self.full = self.full.max(Instant::now()) + self.interval;
+    pub(crate) fn spend(&mut self, now: Instant) {
+        self.full = self.full.max(now) + self.interval;
     }
 }
 
@@ -44,8 +44,8 @@ mod tests {
     /// How many listings there are at once now.
     fn at_once(ration: &mut Ration) -> u32 {
         let mut listings = 0;
-        while ration.wait().is_zero() && listings < 100 {
-            ration.spend();
+        while ration.wait(Instant::now()).is_zero() && listings < 100 {
+            ration.spend(Instant::now());
             listings += 1;
         }
         listings
@@ -55,11 +55,11 @@ mod tests {
     async fn what_was_spent_comes_back_with_time() {
         let mut ration = Ration::new(INTERVAL);
         assert_eq!(at_once(&mut ration), 3);
-        assert_eq!(ration.wait(), INTERVAL);
+        assert_eq!(ration.wait(Instant::now()), INTERVAL);
         for (pause, listings) in [(1, 0), (1, 1), (4, 2), (6, 3), (3_600, 3)] {
             tokio::time::advance(Duration::from_secs(pause)).await;
             assert_eq!(at_once(&mut ration), listings, "after {pause} s");
         }
-        assert_eq!(ration.wait(), INTERVAL);
+        assert_eq!(ration.wait(Instant::now()), INTERVAL);
     }
 }

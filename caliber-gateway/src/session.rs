@@ -168,7 +168,8 @@ impl Session {
     /// what asked for it.
     pub(crate) async fn list_if_due(&self, settings: &GatewaySettings) -> Result<Option<Discovery>, Failure> {
         let _one_at_a_time = self.listing.lock().await;
-        if self.next_listing(settings) > Instant::now() {
+        let now = Instant::now();
+        if self.next_listing(settings, now) > now {
             return Ok(None);
         }
         self.list(settings).await.map(Some)
@@ -187,7 +188,7 @@ impl Session {
         if !self.must_list_before_call(settings) {
             return Ok(None);
         }
-        let wait = self.ration().wait();
+        let wait = self.ration().wait(Instant::now());
         tokio::time::sleep(wait).await;
         self.list(settings).await.map(Some)
     }
@@ -199,7 +200,7 @@ impl Session {
         // succeeded: meanwhile calls wait for it.
         let seen = inbox.told_changes();
         if inbox.tools_changed().is_some() {
-            self.ration().spend();
+            self.ration().spend(began);
         }
         let age = self.age();
         self.last_asked.store(age, Ordering::Relaxed);
@@ -239,11 +240,11 @@ impl Session {
         }
     }
 
-    /// When the tools are to be listed again.
-    pub(crate) fn next_listing(&self, settings: &GatewaySettings) -> Instant {
+    /// When the tools are to be listed again, seen from `now`.
+    pub(crate) fn next_listing(&self, settings: &GatewaySettings, now: Instant) -> Instant {
         match self.connection.inbox.tools_changed() {
             None => self.at(&self.last_asked) + settings.relist,
-            Some(changed) => (changed + settings.list_debounce).max(Instant::now() + self.ration().wait()),
+            Some(changed) => (changed + settings.list_debounce).max(now + self.ration().wait(now)),
         }
     }
 
@@ -251,7 +252,7 @@ impl Session {
     /// cause listings, a listing of the last [`GatewaySettings::list_interval`] is fresh enough.
     pub(crate) fn must_list_before_call(&self, settings: &GatewaySettings) -> bool {
         self.connection.inbox.tools_changed().is_some()
-            && (self.ration().wait().is_zero()
+            && (self.ration().wait(Instant::now()).is_zero()
                 || self.at(&self.last_listed).elapsed() >= settings.list_interval)
     }
 
