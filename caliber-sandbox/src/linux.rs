@@ -1,5 +1,6 @@
 //! The sandbox of Linux: namespaces, private root, Landlock, system call filter, limits, control groups.
 
+mod bootstrap;
 pub mod cgroup;
 mod child;
 pub mod confinement;
@@ -8,7 +9,12 @@ pub mod interpreter;
 pub mod landlock;
 pub mod launcher;
 pub mod layers;
+mod output;
 mod prepared;
 pub mod probe;
+mod protocol;
 mod seccomp;
 pub mod spawn;
+mod supervisor;
+mod tool;
+pub mod value;

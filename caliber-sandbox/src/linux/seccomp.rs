@@ -58,7 +58,6 @@ pub(crate) fn compile(profile: SeccompProfile) -> Result<BpfProgram, Errno> {
 }
 
 /// The filter that a call adds to that of the process it was forked from: no namespaces, no further layers.
-#[cfg_attr(not(test), expect(dead_code, reason = "used by the calls of a zygote"))]
 pub(crate) fn compile_call_layer() -> Result<BpfProgram, Errno> {
     let build = || {
         let mut rules = Rules::new();

@@ -230,6 +230,11 @@ impl Starting {
         &self.child
     }
 
+    /// Whether the child has ended already; frees its process id then.
+    pub(crate) fn collect(&mut self) -> bool {
+        self.child.collect().map_or(true, |status| status.is_some())
+    }
+
     /// Waits until the program runs.
     ///
     /// # Errors

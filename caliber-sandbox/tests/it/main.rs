@@ -14,6 +14,8 @@ mod attacks;
 #[cfg(target_os = "linux")]
 mod cgroup;
 #[cfg(target_os = "linux")]
+mod engine;
+#[cfg(target_os = "linux")]
 mod launcher;
 #[cfg(target_os = "linux")]
 mod pin;
@@ -21,5 +23,7 @@ mod pin;
 mod probe;
 #[cfg(target_os = "linux")]
 mod spawn;
+#[cfg(target_os = "linux")]
+mod support;
 #[cfg(target_os = "linux")]
 mod unprivileged;

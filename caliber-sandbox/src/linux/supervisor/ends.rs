@@ -1,0 +1,452 @@
+//! How runs end, and what is left to do when they have.
+
+use std::time::Instant;
+
+use caliber_core::Error;
+use caliber_core::sandbox::{ExecutionMode, Exit, Phase, Resource, RunStatus, Usage};
+
+use super::channel::{not_set_up, result_of};
+use super::run::{Owner, Progress, Run, Speech};
+use super::{Leaving, Part, SETTLE, Supervisor, Token, exit_of, zygote};
+
+impl Supervisor {
+    /// Answers the call of a run, kills its processes, and lets it go.
+    pub(super) fn finish(&mut self, id: u64, end: Result<RunStatus, Error>) {
+        let Some(mut run) = self.runs.remove(&id) else {
+            return;
+        };
+        // First the end of everything that could act, then the answer.
+        run.kill();
+        if let Some(waiting) = self.standby.get_mut(&run.key) {
+            waiting.retain(|standby| *standby != id);
+        }
+        self.standby.retain(|_, waiting| !waiting.is_empty());
+        run.stdout.drain();
+        run.stderr.drain();
+        let usage = usage_of(&run);
+        let job = run.job.take();
+        let holds_place = job.is_some();
+        if let Some(job) = job {
+            let answer = end.map(|status| run.outcome(status, &self.shared.layers.unenforced, usage));
+            (job.reply)(answer);
+        }
+        let key = run.key.clone();
+        self.let_go(id, run, holds_place);
+        self.make_standby(&key, holds_place);
+    }
+
+    /// Answers the call of a process that serves further ones.
+    pub(super) fn finish_one_of_many(&mut self, id: u64, status: RunStatus) {
+        let Some(run) = self.runs.get_mut(&id) else {
+            return;
+        };
+        run.stdout.drain();
+        run.stderr.drain();
+        let usage = usage_of(run);
+        let Some(job) = run.job.take() else {
+            return;
+        };
+        let outcome = run.outcome(status, &self.shared.layers.unenforced, usage);
+        run.progress = Progress::Ready;
+        run.called = None;
+        run.settle_at = None;
+        run.assigned = Instant::now();
+        // What it says between calls is of no call.
+        run.stdout.capture = super::super::output::Capture::new(self.shared.settings.output_bytes);
+        run.stderr.capture = super::super::output::Capture::new(self.shared.settings.output_bytes);
+        self.active = self.active.saturating_sub(1);
+        let key = run.key.clone();
+        (job.reply)(Ok(outcome));
+        self.standby.entry(key).or_default().push_back(id);
+    }
+
+    /// Keeps what must stay until the processes have ended.
+    fn let_go(&mut self, id: u64, run: Run, holds_place: bool) {
+        let Run {
+            owner,
+            group,
+            id: uid,
+            ..
+        } = run;
+        let has_ended = match &owner {
+            Owner::Starting(_) | Owner::Child(_) => false,
+            // One that was not told yet ends by itself when it finds its channel closed; it has run nothing.
+            Owner::Forked { pidfd, .. } => pidfd.is_none(),
+        };
+        if has_ended {
+            self.ids.give_back(uid);
+            if holds_place {
+                self.active = self.active.saturating_sub(1);
+            }
+            return;
+        }
+        let leaving = Leaving {
+            owner,
+            _group: group,
+            id: uid,
+            holds_place,
+        };
+        self.leaving.insert(id, leaving);
+        // It may have ended already, and its end been noticed.
+        self.left(id);
+    }
+
+    /// A process that was let go may have ended: then its place and its id are free.
+    pub(super) fn left(&mut self, id: u64) {
+        let Some(leaving) = self.leaving.get_mut(&id) else {
+            return;
+        };
+        let has_ended = match &mut leaving.owner {
+            // Between clone and exec: it is killed all the same.
+            Owner::Starting(starting) => starting.collect(),
+            Owner::Child(child) => child.collect().map_or(true, |status| status.is_some()),
+            Owner::Forked { pidfd, .. } => pidfd.as_ref().is_none_or(is_readable),
+        };
+        if !has_ended {
+            return;
+        }
+        if let Some(leaving) = self.leaving.remove(&id) {
+            self.ids.give_back(leaving.id);
+            if leaving.holds_place {
+                self.active = self.active.saturating_sub(1);
+            }
+        }
+    }
+
+    /// The process of a run has ended.
+    pub(super) fn run_process_ended(&mut self, id: u64) {
+        self.read_the_rest(id);
+        let Some(run) = self.runs.get_mut(&id) else {
+            return;
+        };
+        if let Some(status) = run.end.take() {
+            self.finish(id, Ok(status));
+            return;
+        }
+        match &mut run.owner {
+            Owner::Starting(_) => {
+                // Its status pipe says which step failed.
+                self.run_started(id);
+                if self
+                    .runs
+                    .get(&id)
+                    .is_some_and(|run| matches!(run.owner, Owner::Child(_)))
+                {
+                    self.run_process_ended(id);
+                }
+            }
+            Owner::Child(child) => {
+                let exit = exit_of(child);
+                self.finish_without_frame(id, exit);
+            }
+            Owner::Forked { pidfd, .. } => {
+                if let Some(pidfd) = pidfd {
+                    self.poller.remove(&*pidfd);
+                }
+                // The process that forked it collects it and tells; then the kernel tells, too.
+                run.settle_at = Some(Instant::now() + SETTLE);
+            }
+        }
+    }
+
+    /// A run whose channel is closed: its process is about to end, or has.
+    pub(super) fn run_may_have_ended(&mut self, id: u64) {
+        let ended = match self.runs.get(&id).map(|run| &run.owner) {
+            Some(Owner::Child(child)) => is_readable(&child.pidfd()),
+            _ => false,
+        };
+        if ended {
+            self.run_process_ended(id);
+        }
+    }
+
+    fn finish_without_frame(&mut self, id: u64, exit: Exit) {
+        let Some(run) = self.runs.get_mut(&id) else {
+            return;
+        };
+        if run.speech == Speech::Json && exit == Exit::Code(0) {
+            run.stdout_value();
+            let limit = run.limits.result_bytes;
+            let value = std::mem::take(&mut run.value);
+            let status = if value.len() as u64 > limit {
+                RunStatus::ResultTooLarge { limit }
+            } else {
+                result_of(value)
+            };
+            self.finish(id, Ok(status));
+            return;
+        }
+        let usage = run.group.as_ref().map(super::Group::usage).unwrap_or_default();
+        let was_killed = matches!(exit, Exit::Signal(libc::SIGKILL | libc::SIGXCPU));
+        let spent =
+            |cpu: Option<u64>| cpu.is_some_and(|cpu| cpu >= run.cpu_seconds.saturating_mul(1_000_000));
+        let status = if usage.memory_kills > 0 && was_killed {
+            RunStatus::ResourceLimit {
+                resource: Resource::Memory,
+            }
+        } else if exit == Exit::Signal(libc::SIGXCPU)
+            || was_killed && run.cpu_seconds > 0 && spent(usage.cpu_us)
+        {
+            RunStatus::ResourceLimit {
+                resource: Resource::Cpu,
+            }
+        } else if run.progress == Progress::Made {
+            let error = not_set_up(run.mode);
+            let output = run.stderr_text();
+            tracing::warn!(?exit, output, "a child ended before it was set up");
+            self.finish(id, Err(error));
+            return;
+        } else {
+            RunStatus::NoResult {
+                phase: run.phase(),
+                exit,
+            }
+        };
+        self.finish(id, Ok(status));
+    }
+
+    /// A forked call was collected by the process that made it.
+    pub(super) fn forked_has_ended(&mut self, id: u64, status: i32) {
+        self.read_the_rest(id);
+        let Some(run) = self.runs.get_mut(&id) else {
+            return;
+        };
+        if let Some(end) = run.end.take() {
+            self.finish(id, Ok(end));
+            return;
+        }
+        let attested = match &run.owner {
+            Owner::Forked {
+                pidfd: Some(pidfd), ..
+            } => {
+                use std::os::fd::AsFd;
+                zygote::exit_status(pidfd.as_fd())
+            }
+            _ => None,
+        };
+        let status = attested.unwrap_or(status);
+        let exit = if libc::WIFSIGNALED(status) {
+            Exit::Signal(libc::WTERMSIG(status))
+        } else {
+            Exit::Code(libc::WEXITSTATUS(status))
+        };
+        self.finish_without_frame(id, exit);
+    }
+
+    /// A run whose deadline has passed, or that has waited long enough for its process to close the channel.
+    pub(super) fn run_is_overdue(&mut self, id: u64, now: Instant) {
+        let Some(run) = self.runs.get_mut(&id) else {
+            return;
+        };
+        if run.settle_at.is_some_and(|at| at <= now) {
+            run.settle_at = None;
+            match run.end.take() {
+                Some(status) => self.finish(id, Ok(status)),
+                None => self.finish_without_frame(id, Exit::Unknown),
+            }
+            return;
+        }
+        let phase = match run.phase() {
+            Phase::Queue => Phase::Spawn,
+            phase => phase,
+        };
+        self.finish(id, Ok(RunStatus::DeadlineExceeded { phase }));
+    }
+
+    /// Makes processes ahead of the next call of a key that is called often.
+    fn make_standby(&mut self, key: &super::Key, was_called: bool) {
+        if self.closing || !was_called || self.shared.settings.spares == 0 {
+            return;
+        }
+        let idle = self.shared.settings.zygote_idle;
+        let Some(habit) = self.habits.get(key) else {
+            return;
+        };
+        if habit.calls < 2 || habit.last.elapsed() > idle {
+            return;
+        }
+        let has = self.standby.get(key).map_or(0, std::collections::VecDeque::len);
+        if habit.not_forked.is_some() {
+            if has == 0 {
+                self.make_oneshot(key);
+            }
+            return;
+        }
+        let Some(zygote) = self.by_key.get(key).copied() else {
+            return;
+        };
+        for _ in has..self.shared.settings.spares {
+            if !self
+                .zygotes
+                .get(&zygote)
+                .is_some_and(|zygote| zygote.has_room() && zygote.waiting.is_empty())
+            {
+                return;
+            }
+            match self.fork(zygote, ExecutionMode::Spare) {
+                Ok(run) => self.standby.entry(key.clone()).or_default().push_back(run),
+                Err(error) => {
+                    tracing::debug!(%error, "a process could not be made ahead of its call");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Ends what has been idle for too long.
+    pub(super) fn expire_idle(&mut self, now: Instant) {
+        let idle = self.shared.settings.zygote_idle;
+        let over: Vec<u64> = self
+            .zygotes
+            .iter()
+            .filter(|(id, zygote)| match zygote.state {
+                zygote::State::Ready => {
+                    let unused = now >= zygote.last_used + idle;
+                    let done = zygote.retired && zygote.waiting.is_empty();
+                    (unused || done) && !self.has_calls(**id) && zygote.waiting.is_empty()
+                }
+                _ => now >= zygote.import_until,
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        for id in over {
+            let phase = if self
+                .zygotes
+                .get(&id)
+                .is_some_and(|zygote| zygote.state == zygote::State::Made)
+            {
+                Phase::Spawn
+            } else {
+                Phase::Import
+            };
+            self.end_zygote_with(id, &|| RunStatus::DeadlineExceeded { phase });
+        }
+        let unused: Vec<u64> = self
+            .runs
+            .iter()
+            .filter(|(_, run)| run.job.is_none() && now >= run.assigned + idle)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in unused {
+            self.finish(id, Err(super::closed()));
+        }
+    }
+
+    /// Ends a zygote; those that wait for it get the outcome.
+    pub(super) fn end_zygote_with(&mut self, id: u64, status: &dyn Fn() -> RunStatus) {
+        let unenforced = self.shared.layers.unenforced.clone();
+        let mut output = None;
+        if let Some(zygote) = self.zygotes.get_mut(&id) {
+            zygote.stdout.drain();
+            zygote.stderr.drain();
+            output = Some((zygote.stdout.capture.finish(), zygote.stderr.capture.finish()));
+        }
+        self.end_zygote(id, &|| {
+            let mut outcome = super::run::without_process(status(), ExecutionMode::Zygote, &unenforced);
+            if let Some((stdout, stderr)) = &output {
+                outcome.stdout = stdout.clone();
+                outcome.stderr = stderr.clone();
+            }
+            Ok(outcome)
+        });
+    }
+
+    /// Kills a zygote with all its calls. Those that wait for it get `answer`; those that run end by it.
+    pub(super) fn end_zygote(
+        &mut self,
+        id: u64,
+        answer: &dyn Fn() -> Result<caliber_core::sandbox::RunOutcome, Error>,
+    ) {
+        let Some(zygote) = self.zygotes.remove(&id) else {
+            return;
+        };
+        zygote.kill();
+        if self.by_key.get(&zygote.key) == Some(&id) {
+            self.by_key.remove(&zygote.key);
+        }
+        for waiting in zygote.waiting {
+            self.active = self.active.saturating_sub(1);
+            (waiting.job.reply)(answer());
+        }
+        // Its calls end with it: the kernel ends everything in its namespace.
+        let forked: Vec<u64> = self
+            .runs
+            .iter()
+            .filter(|(_, run)| matches!(run.owner, Owner::Forked { zygote: of, .. } if of == id))
+            .map(|(run, _)| *run)
+            .collect();
+        for run in forked {
+            self.read_the_rest(run);
+            let Some(found) = self.runs.get_mut(&run) else {
+                continue;
+            };
+            match found.end.take() {
+                Some(status) => self.finish(run, Ok(status)),
+                None => self.finish_without_frame(run, Exit::Unknown),
+            }
+        }
+        let leaving = Leaving {
+            owner: zygote.owner,
+            _group: zygote.group,
+            id: zygote.id,
+            holds_place: false,
+        };
+        self.leaving.insert(id, leaving);
+        self.left(id);
+    }
+}
+
+impl Run {
+    /// Reads what a program that writes JSON has written last.
+    fn stdout_value(&mut self) {
+        let limit = self.limits.result_bytes;
+        let value = &mut self.value;
+        if let Some(reader) = self.stdout.reader() {
+            while value.len() as u64 <= limit {
+                let read = super::wire::drain(reader, |bytes| {
+                    value.extend_from_slice(bytes);
+                    value.len() as u64 <= limit
+                });
+                if read != super::wire::Read::More {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn stderr_text(&mut self) -> String {
+        self.stderr.drain();
+        caliber_core::text::escaped(&self.stderr.capture.finish().text, 2000)
+    }
+}
+
+fn usage_of(run: &Run) -> Usage {
+    let Some(group) = &run.group else {
+        return Usage::default();
+    };
+    let usage = group.usage();
+    Usage {
+        cpu_us: usage.cpu_us,
+        peak_memory_bytes: usage.peak_memory_bytes,
+    }
+}
+
+fn is_readable(descriptor: &impl std::os::fd::AsFd) -> bool {
+    let mut poll = [rustix::event::PollFd::new(
+        descriptor,
+        rustix::event::PollFlags::IN,
+    )];
+    let now = rustix::time::Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    rustix::event::poll(&mut poll, Some(&now)).is_ok_and(|count| count > 0)
+}
+
+/// What a run of its own listens to, by name.
+pub(super) fn process_token(id: u64) -> Token {
+    Token {
+        id,
+        part: Part::Process,
+    }
+}

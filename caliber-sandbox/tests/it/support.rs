@@ -1,0 +1,135 @@
+//! A tool in a folder, pinned, and an engine with all layers.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use caliber_core::clock::Deadline;
+use caliber_core::id::ProjectId;
+use caliber_core::json::{JsonLimits, JsonText};
+use caliber_core::sandbox::{
+    ExecutionPreference, NativeProtocol, PinnedProgram, Program, RunLimits, RunOutcome, RunRequest, RunStatus,
+};
+use caliber_core::secret::SecretText;
+use caliber_sandbox::linux::engine::Engine;
+use caliber_sandbox::linux::landlock;
+use caliber_sandbox::linux::layers::Layers;
+use caliber_sandbox::pin::{PinLimits, SnapshotStore, Stop};
+use caliber_sandbox::settings::SandboxSettings;
+
+/// Long enough for a loaded machine.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+pub(crate) struct Rig {
+    pub(crate) engine: Arc<Engine>,
+    folder: tempfile::TempDir,
+    store: SnapshotStore,
+}
+
+pub(crate) fn all_layers() -> Layers {
+    Layers {
+        namespaces: true,
+        proc: true,
+        landlock: landlock::version(),
+        seccomp: true,
+        cgroups: rustix::process::geteuid().is_root(),
+        unenforced: Vec::new(),
+    }
+}
+
+impl Rig {
+    pub(crate) fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    pub(crate) fn with(change: impl FnOnce(&mut SandboxSettings)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let snapshots = folder.path().canonicalize().unwrap().join("snapshots");
+        let mut settings = SandboxSettings {
+            snapshot_folder: snapshots.clone(),
+            ..SandboxSettings::default()
+        };
+        change(&mut settings);
+        let store = SnapshotStore::open(&snapshots, PinLimits::default()).unwrap();
+        let engine = Arc::new(Engine::start(settings, all_layers()).unwrap());
+        Self {
+            engine,
+            folder,
+            store,
+        }
+    }
+
+    fn pin(&self, program: &Program) -> Arc<PinnedProgram> {
+        let stop = Stop::at(Deadline::after(LONG));
+        Arc::new(
+            self.store
+                .pin(program, "the interpreter of the tests", &stop)
+                .unwrap(),
+        )
+    }
+
+    /// A module `tool` with this text, and its callable `run`.
+    pub(crate) fn python(&self, source: &str) -> Arc<PinnedProgram> {
+        let root = tempfile::Builder::new()
+            .tempdir_in(self.folder.path())
+            .unwrap()
+            .keep();
+        std::fs::write(root.join("tool.py"), source).unwrap();
+        self.pin(&Program::Python {
+            module_path: "tool".into(),
+            callable_name: "run".into(),
+            source_roots: vec![root.canonicalize().unwrap()],
+            package_roots: Vec::new(),
+        })
+    }
+
+    pub(crate) fn native(
+        &self,
+        executable: &str,
+        args: &[&str],
+        protocol: NativeProtocol,
+    ) -> Arc<PinnedProgram> {
+        self.pin(&Program::Native {
+            executable: PathBuf::from(executable).canonicalize().unwrap(),
+            args: args.iter().map(|&argument| argument.to_owned()).collect(),
+            protocol,
+        })
+    }
+
+    pub(crate) fn run(&self, request: RunRequest) -> RunOutcome {
+        self.engine.run_blocking(request).unwrap()
+    }
+
+    /// What a callable of this module does with these arguments, in a new interpreter.
+    pub(crate) fn cold(&self, source: &str, arguments: &str) -> RunOutcome {
+        let mut request = request(&self.python(source), arguments);
+        request.preference = ExecutionPreference::Cold;
+        self.run(request)
+    }
+}
+
+pub(crate) fn request(program: &Arc<PinnedProgram>, arguments: &str) -> RunRequest {
+    RunRequest {
+        program: Arc::clone(program),
+        arguments: JsonText::parse(arguments, JsonLimits::ARGUMENTS).unwrap(),
+        secrets: Vec::new(),
+        tenant: ProjectId::default(),
+        preference: ExecutionPreference::Isolated,
+        limits: RunLimits::default(),
+        startup_grace: Duration::ZERO,
+        deadline: Deadline::after(LONG),
+        result_bytes: 16 << 20,
+    }
+}
+
+pub(crate) fn secret(name: &str, value: &str) -> (String, SecretText) {
+    (name.to_owned(), SecretText::new(value))
+}
+
+/// The value of a call that worked.
+pub(crate) fn value(outcome: &RunOutcome) -> &str {
+    match &outcome.status {
+        RunStatus::Ok { value } => value.as_str(),
+        other => panic!("{other:?}\n{}", outcome.stderr.text),
+    }
+}
