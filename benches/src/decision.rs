@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use caliber_core::admission::{
-    AdmissionFacts, AdmissionPolicy, ArgumentsFact, CallerFact, InventoryFact, Outcome, QuotaFact,
+    ServerToolFacts, AdmissionPolicy, ArgumentsFact, CallerFact, InventoryFact, Outcome, QuotaFact,
     SessionFact,
 };
 use caliber_core::clock::{Clock, SystemClock};
@@ -28,19 +28,19 @@ pub fn decide() -> Row {
     let policy = Policy::new(PolicySettings::default());
     let facts = facts();
     assert_eq!(
-        policy.decide(&facts).outcome,
+        policy.decide((&facts).into()).outcome,
         Outcome::Allow,
         "the call that is measured must be allowed"
     );
     let start = Instant::now();
     for _ in 0..DECISIONS {
-        black_box(policy.decide(black_box(&facts)));
+        black_box(policy.decide(black_box(&facts).into()));
     }
     let each = start.elapsed().as_secs_f64() * 1e6 / f64::from(DECISIONS);
     Row::at_most("one decision, 20 grants", each, " µs", 5.0, String::new())
 }
 
-fn facts() -> AdmissionFacts {
+fn facts() -> ServerToolFacts {
     let tool: caliber_core::descriptor::ToolName =
         "echo".parse().unwrap_or_else(|error| unreachable!("{error}"));
     let subject = |name: &str| name.parse().unwrap_or_else(|error| unreachable!("{error}"));
@@ -48,7 +48,7 @@ fn facts() -> AdmissionFacts {
     let grants = (0..20)
         .map(|number| (Grantee::Subject(subject(&format!("user-{number}"))), None))
         .collect();
-    AdmissionFacts {
+    ServerToolFacts {
         now: SystemClock.now(),
         status: ServerStatus::Active,
         readiness: Readiness {

@@ -9,17 +9,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::approval::Approval;
 use crate::clock::{Deadline, Timestamp};
+use crate::code_tool::{CodeToolDefinition, CodeToolStatus};
 use crate::descriptor::ToolName;
-use crate::digest::{ArgumentDigest, DescriptorDigest, Fingerprint};
+use crate::digest::{ArgumentDigest, ContentHash, DescriptorDigest, Fingerprint};
 use crate::gateway::{CallerKey, Target};
 use crate::grant::Grantee;
 use crate::id::{CodeToolId, InvocationId, ServerId};
 use crate::json::JsonText;
-use crate::policy::Classification;
+use crate::policy::{Classification, ToolPolicy};
 use crate::principal::{Scopes, Subject};
 use crate::readiness::{Readiness, ReadinessFacts};
 use crate::reason::Reason;
-use crate::sandbox::RunRequest;
+use crate::sandbox::{RunRequest, SandboxReport};
 use crate::server::ServerStatus;
 
 /// Decides who may call what. Pure and synchronous: every fact comes in, nothing is read or written.
@@ -28,15 +29,41 @@ use crate::server::ServerStatus;
 /// [`ReasonCode::PolicyError`](crate::reason::ReasonCode::PolicyError).
 pub trait AdmissionPolicy: Send + Sync + fmt::Debug {
     /// Whether this call may be made. The first failing step answers.
-    fn decide(&self, facts: &AdmissionFacts) -> Decision;
+    fn decide(&self, facts: AdmissionFacts<'_>) -> Decision;
 
     /// Whether this server may be started or dialled, and how well it is isolated.
     fn readiness(&self, facts: &ReadinessFacts) -> Readiness;
+
+    /// What stands against a code tool, whoever calls it: a module or an executable that is not allowed, a secret
+    /// that may not be referred to. Asked when it is registered and again at each run; empty means that it may be
+    /// used.
+    fn blockers(&self, definition: &CodeToolDefinition) -> Vec<Reason>;
 }
 
-/// Everything a decision is made on, read at one moment.
+/// Everything a decision is made on, read at one moment; of a call of a server's tool or of a run of a code tool.
+#[derive(Clone, Copy, Debug)]
+pub enum AdmissionFacts<'a> {
+    /// A call of a server's tool.
+    ServerTool(&'a ServerToolFacts),
+    /// A run of a code tool.
+    CodeTool(&'a CodeToolFacts),
+}
+
+impl<'a> From<&'a ServerToolFacts> for AdmissionFacts<'a> {
+    fn from(facts: &'a ServerToolFacts) -> Self {
+        Self::ServerTool(facts)
+    }
+}
+
+impl<'a> From<&'a CodeToolFacts> for AdmissionFacts<'a> {
+    fn from(facts: &'a CodeToolFacts) -> Self {
+        Self::CodeTool(facts)
+    }
+}
+
+/// What is known of a call of a server's tool.
 #[derive(Clone, Debug)]
-pub struct AdmissionFacts {
+pub struct ServerToolFacts {
     /// The moment of the decision.
     pub now: Timestamp,
     /// Whether the server takes part.
@@ -61,6 +88,53 @@ pub struct AdmissionFacts {
     pub approval: Option<Approval>,
     /// The digest of the arguments.
     pub argument_digest: ArgumentDigest,
+}
+
+/// What is known of a run of a code tool. The order of the question is: status → sandbox → blockers → content →
+/// grants → arguments → approval → quota.
+#[derive(Clone, Debug)]
+pub struct CodeToolFacts {
+    /// The moment of the decision.
+    pub now: Timestamp,
+    /// Which version.
+    pub tool: CodeToolId,
+    /// Whether it may be used.
+    pub status: CodeToolStatus,
+    /// What its definition says about approval and bounds.
+    pub policy: ToolPolicy,
+    /// What the sandbox enforces; `None` when there is no sandbox.
+    pub sandbox: Option<Arc<SandboxReport>>,
+    /// What [`AdmissionPolicy::blockers`] says about it.
+    pub blockers: Vec<Reason>,
+    /// What it does, as it was registered.
+    pub content_hash: ContentHash,
+    /// What its record comes to now.
+    pub computed_hash: ContentHash,
+    /// What the caller pinned, if anything: a run of something else is refused.
+    pub expected_hash: Option<ContentHash>,
+    /// Who calls.
+    pub caller: RunCallerFact,
+    /// Whether the arguments fit the input schema.
+    pub arguments: ArgumentsFact,
+    /// The tool's runs per minute.
+    pub quota: QuotaFact,
+    /// The approval that was presented, if any.
+    pub approval: Option<Approval>,
+    /// The digest of the arguments.
+    pub argument_digest: ArgumentDigest,
+}
+
+/// Who calls a code tool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunCallerFact {
+    /// The caller.
+    pub subject: Subject,
+    /// The scopes held in the tool's project.
+    pub scopes: Scopes,
+    /// Whom the grants that name the family are for; already filtered by project.
+    pub grants: Vec<Grantee>,
+    /// The reason of an admin who goes past approval in the playground.
+    pub break_glass: Option<String>,
 }
 
 /// What the last discovery saw of a tool.

@@ -3,9 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
+use crate::code_tool::{FamilyName, ToolVersion};
 use crate::descriptor::ToolName;
-use crate::digest::{ArgumentDigest, DescriptorDigest};
-use crate::id::{ApprovalId, InvocationId, ProjectId, ServerId};
+use crate::digest::{ArgumentDigest, ContentHash, DescriptorDigest};
+use crate::id::{ApprovalId, CodeToolId, InvocationId, ProjectId, ServerId};
 use crate::json::JsonText;
 use crate::principal::Subject;
 
@@ -14,14 +15,10 @@ use crate::principal::Subject;
 pub struct Approval {
     /// Its identifier.
     pub id: ApprovalId,
-    /// The project of the server.
+    /// The project of the tool.
     pub project: ProjectId,
-    /// The server.
-    pub server: ServerId,
-    /// The tool.
-    pub tool: ToolName,
-    /// The tool as it was seen.
-    pub descriptor_digest: DescriptorDigest,
+    /// The tool, as it was when consent was asked for.
+    pub tool: RequestedTool,
     /// What will be asked of it.
     pub arguments: JsonText,
     /// The digest of the same.
@@ -34,6 +31,32 @@ pub struct Approval {
     pub expires_at: Timestamp,
     /// What became of it.
     pub state: ApprovalState,
+}
+
+/// The tool that consent is asked for, as it was seen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum RequestedTool {
+    /// A tool of a server.
+    Server {
+        /// The server.
+        server: ServerId,
+        /// The tool.
+        tool: ToolName,
+        /// The tool as it was seen.
+        descriptor_digest: DescriptorDigest,
+    },
+    /// One version of a code tool.
+    Code {
+        /// The version.
+        id: CodeToolId,
+        /// Its family, for people.
+        family: FamilyName,
+        /// Its number, for people.
+        version: ToolVersion,
+        /// What it does.
+        content_hash: ContentHash,
+    },
 }
 
 /// What became of a request for consent.

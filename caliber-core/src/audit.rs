@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::id::{AuditId, ProjectId};
-use crate::invocation::{Invocation, Settlement};
+use crate::invocation::{Invocation, InvokedTool, Settlement};
 use crate::json::JsonText;
 use crate::principal::{Identity, Principal, Subject, Surface};
 
@@ -82,6 +82,18 @@ actions! {
     InvokeTool = "invoke_mcp_tool",
     /// A call with effects was committed to.
     BeginInvocation = "begin_mcp_tool_call",
+    /// A version of a code tool was registered.
+    RegisterCodeTool = "register_code_tool",
+    /// A version of a code tool was changed.
+    UpdateCodeTool = "update_code_tool",
+    /// A version of a code tool was archived.
+    ArchiveCodeTool = "archive_code_tool",
+    /// The source of a code tool was looked at.
+    InspectCodeTool = "inspect_code_tool",
+    /// A code tool was run, or a run of it refused.
+    RunCodeTool = "run_code_tool",
+    /// A run with effects was committed to.
+    BeginRun = "begin_code_tool_run",
     /// Calls without a settlement were settled as unknown.
     SettleOrphans = "settle_orphaned_calls",
     /// A call asked for consent.
@@ -137,29 +149,55 @@ impl AuditEntry {
 
     /// The entry of a call that ended.
     pub fn of_invocation(invocation: &Invocation, settlement: &Settlement) -> Self {
-        let details = serde_json::json!({
+        let mut details = serde_json::json!({
             "invocation_id": invocation.id,
-            "server_name": invocation.server_name,
-            "tool_name": invocation.tool,
             "outcome": settlement.outcome,
             "reason_code": settlement.reason,
             "detail": settlement.detail,
-            "descriptor_digest": invocation.descriptor_digest,
-            "policy_revision": invocation.policy_revision,
             "argument_digest": invocation.argument_digest,
             "approval_id": invocation.approval,
             "break_glass": invocation.break_glass,
             "duration_us": settlement.duration_us,
         });
+        let (action, called) = match &invocation.tool {
+            InvokedTool::Server {
+                server: _,
+                server_name,
+                tool,
+                descriptor_digest,
+                policy_revision,
+            } => (
+                AuditAction::InvokeTool,
+                serde_json::json!({
+                    "server_name": server_name,
+                    "tool_name": tool,
+                    "descriptor_digest": descriptor_digest,
+                    "policy_revision": policy_revision,
+                }),
+            ),
+            InvokedTool::Code {
+                id: _,
+                family,
+                version,
+                content_hash,
+            } => (
+                AuditAction::RunCodeTool,
+                serde_json::json!({ "name": family, "version": version, "content_hash": content_hash }),
+            ),
+        };
+        if let (Some(details), serde_json::Value::Object(called)) = (details.as_object_mut(), called) {
+            details.extend(called);
+        }
+        let (entity_type, entity_id) = invocation.tool.entity();
         Self {
             id: AuditId::new(),
             at: settlement.ended_at,
             actor: invocation.subject.clone(),
             identity: invocation.identity.clone(),
             surface: invocation.surface,
-            action: AuditAction::InvokeTool,
-            entity_type: "mcp_server".to_owned(),
-            entity_id: invocation.server.to_string(),
+            action,
+            entity_type: entity_type.to_owned(),
+            entity_id: entity_id.to_owned(),
             project: Some(invocation.project.clone()),
             details: JsonText::of(&details).unwrap_or_else(|_| JsonText::empty_object()),
         }

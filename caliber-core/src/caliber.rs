@@ -1,35 +1,46 @@
 //! The control plane: it owns the parts and holds every rule once.
 
-use std::sync::Arc;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use lru::LruCache;
 
 use crate::admission::AdmissionPolicy;
 use crate::audit::{AuditAction, AuditEntries, AuditEntry, AuditSink};
 use crate::clock::{Clock, SystemClock, Timestamp};
+use crate::digest::ContentHash;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gateway::Gateway;
 use crate::id::{InstanceId, ProjectId, ServerId};
 use crate::json::JsonText;
-use crate::principal::{Principal, Scope, Surface};
+use crate::principal::{Principal, Scope, Subject, Surface};
 use crate::quota::QuotaStore;
 use crate::registry::{Change, Commit, Committed, Expect, Registry, Viewer};
+use crate::sandbox::{Reflection, Sandbox};
 use crate::schema::SchemaChecker;
-use crate::server::ServerRecord;
+use crate::secret::SecretSource;
+use crate::server::{ServerRecord, Visibility};
 
 mod access;
+mod admitting;
 mod approvals;
 mod background;
+mod code_tools;
 mod history;
 mod invoke;
 mod ledger;
 mod listings;
 mod recorder;
+mod runs;
 mod sealing;
 mod servers;
 mod tools;
 
 pub use access::TokenRequest;
+pub use code_tools::{CodeToolPatch, CodeToolRegistration, CodeToolView};
 pub use invoke::{InvokeOutcome, InvokeRequest};
+pub use runs::{CodeToolCall, CodeToolRun};
 pub use servers::{ServerPatch, ServerRegistration, ServerView};
 pub use tools::{CheckOutcome, DiscoveryOutcome, Drift, ToolListing};
 
@@ -53,7 +64,14 @@ struct Inner {
     schemas: SchemaChecker,
     recorder: recorder::Recorder,
     listings: listings::Listings,
+    sandbox: Option<Arc<dyn Sandbox>>,
+    secrets: Option<Arc<dyn SecretSource>>,
+    /// What was seen of the source of code tools.
+    reflections: Mutex<LruCache<ContentHash, Reflection>>,
 }
+
+/// Sources of code tools that are kept to be shown again.
+const REFLECTIONS_KEPT: usize = 64;
 
 /// Bounds and intervals of an installation.
 #[derive(Clone, Debug)]
@@ -62,6 +80,13 @@ pub struct Settings {
     pub call_timeout: Duration,
     /// The longest check or discovery; default 20 s.
     pub discovery_timeout: Duration,
+    /// How long the start of a run of a code tool may take before the clock of the run starts; default 15 s. Zero: it
+    /// spends the run's time.
+    pub startup_grace: Duration,
+    /// The longest reading of a source when a code tool is registered; default 60 s.
+    pub pin_timeout: Duration,
+    /// The longest look at a source; default 30 s.
+    pub inspect_timeout: Duration,
     /// The largest result where nothing else is said, in bytes; default 16 MiB.
     pub result_bytes: usize,
     /// How long a request for consent, and the consent, stay valid; default 1 h.
@@ -89,6 +114,9 @@ impl Default for Settings {
         Self {
             call_timeout: Duration::from_secs(45),
             discovery_timeout: Duration::from_secs(20),
+            startup_grace: Duration::from_secs(15),
+            pin_timeout: Duration::from_secs(60),
+            inspect_timeout: Duration::from_secs(30),
             result_bytes: crate::json::JsonLimits::RESULT.bytes,
             approval_lifetime: Duration::from_secs(60 * 60),
             waiting_approvals: 100,
@@ -112,9 +140,26 @@ pub struct CaliberBuilder {
     clock: Arc<dyn Clock>,
     sinks: Vec<Arc<dyn AuditSink>>,
     settings: Settings,
+    sandbox: Option<Arc<dyn Sandbox>>,
+    secrets: Option<Arc<dyn SecretSource>>,
 }
 
 impl CaliberBuilder {
+    /// Where code tools run. Without one, none can be registered or run.
+    #[must_use]
+    pub fn sandbox(mut self, sandbox: Arc<dyn Sandbox>) -> Self {
+        self.sandbox = Some(sandbox);
+        self
+    }
+
+    /// What resolves the secrets of code tools: the source that the gateway resolves those of servers with. Without
+    /// one, a tool that names secrets does not run.
+    #[must_use]
+    pub fn secrets(mut self, secrets: Arc<dyn SecretSource>) -> Self {
+        self.secrets = Some(secrets);
+        self
+    }
+
     /// Another clock than the machine's.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
@@ -152,6 +197,11 @@ impl CaliberBuilder {
                 schemas: SchemaChecker::default(),
                 recorder,
                 listings: listings::Listings::default(),
+                sandbox: self.sandbox,
+                secrets: self.secrets,
+                reflections: Mutex::new(LruCache::new(
+                    NonZeroUsize::new(REFLECTIONS_KEPT).unwrap_or(NonZeroUsize::MIN),
+                )),
             }),
         }
     }
@@ -173,6 +223,8 @@ impl Caliber {
             clock: Arc::new(SystemClock),
             sinks: Vec::new(),
             settings: Settings::default(),
+            sandbox: None,
+            secrets: None,
         }
     }
 
@@ -268,7 +320,7 @@ impl Inner {
     async fn visible_server(&self, principal: &Principal, id: &ServerId) -> Result<ServerRecord> {
         let record = self.registry.server(id).await?;
         record
-            .filter(|record| sees(principal, record))
+            .filter(|record| sees(principal, (&record.owner, &record.project, record.visibility)))
             .ok_or_else(|| Error::not_found("server", id.as_str()))
     }
 
@@ -297,10 +349,11 @@ async fn to_the_end<T: Send + 'static>(work: impl Future<Output = Result<T>> + S
     }
 }
 
-fn sees(principal: &Principal, record: &ServerRecord) -> bool {
-    viewer(principal).is_none_or(|viewer| {
-        !principal.scopes.is_empty() && viewer.sees(&record.owner, &record.project, record.visibility)
-    })
+/// Whether `principal` sees what belongs to an owner and a project.
+fn sees(principal: &Principal, of: (&Subject, &ProjectId, Visibility)) -> bool {
+    let (owner, project, visibility) = of;
+    viewer(principal)
+        .is_none_or(|viewer| !principal.scopes.is_empty() && viewer.sees(owner, project, visibility))
 }
 
 /// Who looks at lists; `None` sees everything.

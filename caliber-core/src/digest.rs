@@ -81,6 +81,10 @@ digest!(
     EnvironmentDigest
 );
 digest!(
+    /// Digest of everything that decides what one version of a code tool does: definition, source, environment.
+    ContentHash
+);
+digest!(
     /// Digest of an API token; the token itself is never stored.
     TokenHash
 );

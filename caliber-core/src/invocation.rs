@@ -3,10 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
+use crate::code_tool::{FamilyName, ToolVersion};
 use crate::descriptor::ToolName;
-use crate::digest::{ArgumentDigest, DescriptorDigest};
+use crate::digest::{ArgumentDigest, ContentHash, DescriptorDigest};
 use crate::error::Error;
-use crate::id::{ApprovalId, InstanceId, InvocationId, ProjectId, ServerId};
+use crate::id::{ApprovalId, CodeToolId, InstanceId, InvocationId, ProjectId, ServerId};
 use crate::policy::SideEffectLevel;
 use crate::principal::{Identity, Subject, Surface};
 use crate::reason::ReasonCode;
@@ -29,19 +30,11 @@ pub struct Invocation {
     pub identity: Identity,
     /// Where the call came in.
     pub surface: Surface,
-    /// The project of the server.
+    /// The project of the tool.
     pub project: ProjectId,
-    /// The server.
-    pub server: ServerId,
-    /// Its name at the time.
-    pub server_name: ServerName,
-    /// The tool, as the caller wrote it, if it can be a tool at all.
-    pub tool: ToolName,
-    /// The tool as it was admitted or refused; `None` when it is not in the inventory.
-    pub descriptor_digest: Option<DescriptorDigest>,
-    /// The revision of the classification that decided.
-    pub policy_revision: Option<Revision>,
-    /// How far the call reaches, as classified.
+    /// What was called.
+    pub tool: InvokedTool,
+    /// How far the call reaches, as classified or registered.
     pub side_effect_level: Option<SideEffectLevel>,
     /// What was asked; the arguments themselves are not kept.
     pub argument_digest: ArgumentDigest,
@@ -49,6 +42,46 @@ pub struct Invocation {
     pub approval: Option<ApprovalId>,
     /// The reason of an admin who went past approval.
     pub break_glass: Option<String>,
+}
+
+/// What was called.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum InvokedTool {
+    /// A tool of a server.
+    Server {
+        /// The server.
+        server: ServerId,
+        /// Its name at the time.
+        server_name: ServerName,
+        /// The tool, as the caller wrote it, if it can be a tool at all.
+        tool: ToolName,
+        /// The tool as it was admitted or refused; `None` when it is not in the inventory.
+        descriptor_digest: Option<DescriptorDigest>,
+        /// The revision of the classification that decided.
+        policy_revision: Option<Revision>,
+    },
+    /// One version of a code tool.
+    Code {
+        /// The version.
+        id: CodeToolId,
+        /// Its family.
+        family: FamilyName,
+        /// Its number.
+        version: ToolVersion,
+        /// What it did, as it was admitted or refused.
+        content_hash: ContentHash,
+    },
+}
+
+impl InvokedTool {
+    /// The kind and the identifier of what was called, for the trail: the server or the version.
+    pub fn entity(&self) -> (&'static str, &str) {
+        match self {
+            Self::Server { server, .. } => ("mcp_server", server.as_str()),
+            Self::Code { id, .. } => ("code_tool", id.as_str()),
+        }
+    }
 }
 
 /// A call that has been committed to before a byte is sent. Its lease lies in the time of the store; when it

@@ -7,6 +7,7 @@ pub mod audit;
 pub mod blocking;
 pub mod calibration;
 pub mod clock;
+pub mod code_tool;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod descriptor;
@@ -38,7 +39,8 @@ mod caliber;
 mod error;
 
 pub use caliber::{
-    Caliber, CaliberBuilder, CheckOutcome, DiscoveryOutcome, Drift, InvokeOutcome, InvokeRequest,
+    Caliber, CaliberBuilder, CheckOutcome, CodeToolCall, CodeToolPatch, CodeToolRegistration, CodeToolRun,
+    CodeToolView, DiscoveryOutcome, Drift, InvokeOutcome, InvokeRequest,
     ServerPatch, ServerRegistration, ServerView, Settings, TokenRequest, ToolListing,
 };
 pub use error::{Error, ErrorKind, FieldProblem, Result, Retry};

@@ -36,6 +36,7 @@ use crate::registry::Registry;
 use crate::server::{Auth, Endpoint, RemoteEndpoint, ServerDefinition, ServerLimits, Sharing, Visibility};
 
 mod changes;
+mod code_tools;
 mod gateway;
 mod paging;
 mod parts;

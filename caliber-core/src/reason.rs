@@ -144,10 +144,20 @@ reasons! {
     SourceChanged = "source_changed",
     /// The module is not on the list of allowed ones.
     ModuleNotAllowed = "module_not_allowed",
+    /// The version is archived.
+    ToolArchived = "tool_archived",
+    /// The version is deprecated; it still runs.
+    ToolDeprecated = "tool_deprecated",
+    /// No version fits the reference and the constraint.
+    ToolUnresolved = "tool_unresolved",
+    /// The tool ended without a result, or a limit of the sandbox ended it.
+    ToolCrashed = "tool_crashed",
 
     // State.
     /// A name is taken.
     NameTaken = "name_taken",
+    /// The family has this version, or one that differs in build metadata only.
+    VersionTaken = "version_taken",
     /// The state changed since it was read.
     StaleRevision = "stale_revision",
     /// An active deployment needs the thing.

@@ -8,11 +8,14 @@ use serde::{Deserialize, Serialize};
 use crate::approval::Approval;
 use crate::audit::{AuditEntries, AuditEntry, AuditQuery};
 use crate::clock::Timestamp;
+use crate::code_tool::{CodeToolRecord, CodeToolStatus, CodeToolSummary, FamilyName};
 use crate::descriptor::{Descriptor, ToolName};
 use crate::digest::{DescriptorDigest, TokenHash};
 use crate::error::Result;
 use crate::grant::{Grant, Membership};
-use crate::id::{ApprovalId, AuditId, GrantId, InvocationId, ProjectId, SecretId, ServerId, TokenId};
+use crate::id::{
+    ApprovalId, AuditId, CodeToolId, GrantId, InvocationId, ProjectId, SecretId, ServerId, TokenId,
+};
 use crate::inventory::{Inventory, ToolView, WithheldTool};
 use crate::invocation::{InvocationIntent, InvocationRecord, Settlement};
 use crate::json::JsonText;
@@ -20,7 +23,7 @@ use crate::page::{Page, PageRequest};
 use crate::policy::Classification;
 use crate::principal::Subject;
 use crate::secret::SecretText;
-use crate::server::{ServerName, ServerRecord, ServerStatus, ServerSummary};
+use crate::server::{ServerName, ServerRecord, ServerStatus, ServerSummary, Visibility};
 use crate::token::TokenRecord;
 
 /// Stores everything durable that is no job.
@@ -40,6 +43,7 @@ pub trait Registry: Send + Sync + fmt::Debug {
     ///
     /// `Conflict` with [`StaleRevision`](crate::reason::ReasonCode::StaleRevision) when an expected revision
     /// has moved on, with [`NameTaken`](crate::reason::ReasonCode::NameTaken) for a name that is taken, with
+    /// with [`VersionTaken`](crate::reason::ReasonCode::VersionTaken) for a version that a family has, with
     /// [`InUse`](crate::reason::ReasonCode::InUse) when a deployment needs what is to be removed; `NotFound`
     /// for a change of what is absent; `Unavailable` when the store is away, locked, full or read-only.
     async fn commit(&self, commit: Commit) -> Result<Committed>;
@@ -68,6 +72,19 @@ pub trait Registry: Send + Sync + fmt::Debug {
 
     /// The active deployments that need a server; removal is refused while there are any.
     async fn deployments_using(&self, server: &ServerId) -> Result<Vec<DeploymentReference>>;
+
+    /// Everything stored that one admission of a run is decided on, read at one moment; `None` when there is no such
+    /// version.
+    async fn run_admission(&self, query: &RunAdmissionQuery) -> Result<Option<StoredRunFacts>>;
+
+    /// A version of a code tool.
+    async fn code_tool(&self, id: &CodeToolId) -> Result<Option<CodeToolRecord>>;
+
+    /// Versions of code tools: by family, then by project, then the newest version first.
+    async fn code_tools(&self, query: &CodeToolQuery, page: &PageRequest) -> Result<Page<CodeToolSummary>>;
+
+    /// The active deployments that need a version; archiving it is refused while there are any.
+    async fn deployments_using_code_tool(&self, id: &CodeToolId) -> Result<Vec<DeploymentReference>>;
 
     /// The grants of a project, in the order in which they were given.
     async fn grants(&self, project: &ProjectId, page: &PageRequest) -> Result<Page<Grant>>;
@@ -101,12 +118,8 @@ pub trait Registry: Send + Sync + fmt::Debug {
     /// One call of the ledger.
     async fn invocation(&self, id: &InvocationId) -> Result<Option<InvocationRecord>>;
 
-    /// Calls of a server (or of all), newest first.
-    async fn invocations(
-        &self,
-        server: Option<&ServerId>,
-        page: &PageRequest,
-    ) -> Result<Page<InvocationRecord>>;
+    /// Calls, newest first.
+    async fn invocations(&self, of: &InvocationsOf, page: &PageRequest) -> Result<Page<InvocationRecord>>;
 
     /// Whether the store answers; for readiness probes.
     async fn ping(&self) -> Result<()>;
@@ -138,6 +151,8 @@ pub enum Entity {
     Access(ProjectId),
     /// One approval.
     Approval(ApprovalId),
+    /// One version of a code tool.
+    CodeTool(CodeToolId),
 }
 
 /// The text form, unique over all kinds: a key for stores.
@@ -149,6 +164,7 @@ impl fmt::Display for Entity {
             Self::Classification(id, tool) => write!(formatter, "classification/{id}/{tool}"),
             Self::Access(project) => write!(formatter, "access/{project}"),
             Self::Approval(id) => write!(formatter, "approval/{id}"),
+            Self::CodeTool(id) => write!(formatter, "code_tool/{id}"),
         }
     }
 }
@@ -206,6 +222,29 @@ pub enum Change {
     RemoveServer {
         /// Which.
         id: ServerId,
+    },
+    /// A new version of a code tool, its revision 1. `Conflict` with
+    /// [`VersionTaken`](crate::reason::ReasonCode::VersionTaken) when the family has a version of the same precedence
+    /// in the project, with [`NameTaken`](crate::reason::ReasonCode::NameTaken) when it is public and another project
+    /// has a public version of a family of this name; `TooLarge` beyond
+    /// [`FAMILY_VERSIONS`](crate::code_tool::FAMILY_VERSIONS). Moves [`Entity::CodeTool`].
+    RegisterCodeTool {
+        /// The record; its definition holds references only.
+        record: Box<CodeToolRecord>,
+        /// The literal secrets behind `secret://` references, to be encrypted.
+        secrets: Vec<NewSecret>,
+    },
+    /// A version with another description, status, successor, owner or visibility; the store sets the next revision
+    /// and keeps everything else as it is, whatever the record says. Refused with `InUse` when it archives a version
+    /// that a deployment needs; with `NameTaken` as above when it becomes public. Moves [`Entity::CodeTool`].
+    UpdateCodeTool {
+        /// The record.
+        record: Box<CodeToolRecord>,
+    },
+    /// Somebody looks at the source of a version: nothing but the entry. Moves nothing.
+    RecordInspection {
+        /// Which version.
+        tool: CodeToolId,
     },
     /// How a connection went. Moves nothing.
     RecordConnection {
@@ -329,10 +368,35 @@ pub struct Retention {
 pub struct NewSecret {
     /// The identifier that the definition refers to.
     pub id: SecretId,
-    /// The server that it belongs to.
-    pub server: ServerId,
+    /// What it belongs to.
+    pub owner: SecretOwner,
     /// The value.
     pub value: SecretText,
+}
+
+/// What a stored secret belongs to, and goes with.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum SecretOwner {
+    /// A server.
+    Server(ServerId),
+    /// A version of a code tool.
+    CodeTool(CodeToolId),
+}
+
+impl SecretOwner {
+    /// The identifier; those of servers and of code tools never meet.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Server(id) => id.as_str(),
+            Self::CodeTool(id) => id.as_str(),
+        }
+    }
+}
+
+impl fmt::Display for SecretOwner {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.as_str())
+    }
 }
 
 /// A listing, ready to be stored.
@@ -392,7 +456,7 @@ pub struct StoredFacts {
     pub withheld: Option<String>,
     /// What an admin decided.
     pub classification: Option<Classification>,
-    /// The grants that name the server and [concern](crate::grant::Grant::concerns) the caller and the tool, given by
+    /// The grants that can [open](crate::grant::Grant::opens_tool) the tool to the caller, given by
     /// the server's project or, for a public server, by the caller's: a call reads no more than these, however many
     /// others there are.
     pub grants: Vec<Grant>,
@@ -400,6 +464,61 @@ pub struct StoredFacts {
     pub approval: Option<Approval>,
     /// The revisions of all of it, for the intent.
     pub expect: Expect,
+}
+
+/// The question of one admission of a run to the store.
+#[derive(Clone, Debug)]
+pub struct RunAdmissionQuery {
+    /// Which version.
+    pub tool: CodeToolId,
+    /// Who calls.
+    pub subject: Subject,
+    /// The project that the caller works in: its grants count.
+    pub project: ProjectId,
+    /// The approval that is presented.
+    pub approval: Option<ApprovalId>,
+}
+
+/// Everything stored that one admission of a run is decided on.
+#[derive(Clone, Debug)]
+pub struct StoredRunFacts {
+    /// The version.
+    pub record: CodeToolRecord,
+    /// The grants that can [open](crate::grant::Grant::opens_family) the family to the caller, given by its project
+    /// or, for a public version, by the caller's.
+    pub grants: Vec<Grant>,
+    /// The approval that was presented.
+    pub approval: Option<Approval>,
+    /// The revisions of all of it, for the intent.
+    pub expect: Expect,
+}
+
+/// Which versions a list shows.
+#[derive(Clone, Debug, Default)]
+pub struct CodeToolQuery {
+    /// Who looks; `None` sees everything.
+    pub viewer: Option<Viewer>,
+    /// Of this family only.
+    pub family: Option<FamilyName>,
+    /// Of this project only.
+    pub project: Option<ProjectId>,
+    /// Whether they may be used.
+    pub status: Option<CodeToolStatus>,
+    /// Who sees them.
+    pub visibility: Option<Visibility>,
+    /// A text that the name or the description holds, ignoring case of ASCII letters.
+    pub text: Option<String>,
+}
+
+/// Whose calls a list shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InvocationsOf {
+    /// All.
+    Everything,
+    /// Those of a server.
+    Server(ServerId),
+    /// Those of a version of a code tool.
+    CodeTool(CodeToolId),
 }
 
 /// What admission needs of a descriptor: stored apart, so that a call reads no more than this.
@@ -451,7 +570,7 @@ impl Viewer {
     }
 }
 
-/// An active deployment, or its rollback stack, that needs a server.
+/// An active deployment, or its rollback stack, that needs a server or a version of a code tool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeploymentReference {
     /// The workflow.

@@ -14,7 +14,7 @@ use lru::LruCache;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
-use crate::digest::DescriptorDigest;
+use crate::digest::{ContentHash, DescriptorDigest};
 use crate::error::{Error, ErrorKind, Result};
 use crate::json::JsonText;
 use crate::text::escaped;
@@ -45,7 +45,7 @@ const CACHE_ENTRIES: usize = 1_024;
 
 /// Compiles schemas and keeps the compiled ones by digest.
 pub struct SchemaChecker {
-    compiled: Mutex<LruCache<(DescriptorDigest, Part), Arc<Compiled>>>,
+    compiled: Mutex<LruCache<(SchemaOwner, Part), Arc<Compiled>>>,
     running: Arc<Semaphore>,
     running_long: Arc<Semaphore>,
 }
@@ -60,7 +60,28 @@ struct Compiled {
     loops: bool,
 }
 
-/// Which schema of a descriptor.
+/// Whose schema it is: what never has another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SchemaOwner {
+    /// A descriptor.
+    Descriptor(DescriptorDigest),
+    /// A version of a code tool.
+    CodeTool(ContentHash),
+}
+
+impl From<DescriptorDigest> for SchemaOwner {
+    fn from(digest: DescriptorDigest) -> Self {
+        Self::Descriptor(digest)
+    }
+}
+
+impl From<ContentHash> for SchemaOwner {
+    fn from(hash: ContentHash) -> Self {
+        Self::CodeTool(hash)
+    }
+}
+
+/// Which schema of a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
     /// The schema of the arguments.
@@ -100,17 +121,17 @@ impl Default for SchemaChecker {
 }
 
 impl SchemaChecker {
-    /// Whether `value` fits the schema. `digest` and `part` name the schema for reuse.
+    /// Whether `value` fits the schema. `owner` and `part` name the schema for reuse.
     ///
     /// Cancel-safe; what takes long is done off the runtime's threads.
     pub async fn check(
         &self,
-        digest: DescriptorDigest,
+        owner: impl Into<SchemaOwner>,
         part: Part,
         schema: &JsonText,
         value: &JsonText,
     ) -> Fit {
-        let compiled = match self.compiled(digest, part, schema).await {
+        let compiled = match self.compiled(owner.into(), part, schema).await {
             Ok(compiled) => compiled,
             Err(problem) => return Fit::Unchecked(problem),
         };
@@ -136,18 +157,18 @@ impl SchemaChecker {
 
     async fn compiled(
         &self,
-        digest: DescriptorDigest,
+        owner: SchemaOwner,
         part: Part,
         schema: &JsonText,
     ) -> Result<Arc<Compiled>, String> {
         let known = || self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(compiled) = known().get(&(digest, part)) {
+        if let Some(compiled) = known().get(&(owner, part)) {
             return Ok(Arc::clone(compiled));
         }
         let schema = schema.clone();
         let compiled = aside(&self.running, move || compile(&schema)).await?;
         let compiled = Arc::new(compiled.map_err(|error| error.to_string())?);
-        known().put((digest, part), Arc::clone(&compiled));
+        known().put((owner, part), Arc::clone(&compiled));
         Ok(compiled)
     }
 }

@@ -1,17 +1,21 @@
 //! May this call be made?
 
 use caliber_core::admission::{
-    AdmissionFacts, ArgumentsFact, CallerFact, Decision, InventoryFact, QuotaFact, SessionFact,
+    AdmissionFacts, ArgumentsFact, CallerFact, Decision, InventoryFact, QuotaFact, ServerToolFacts,
+    SessionFact,
 };
-use caliber_core::approval::{Approval, ApprovalState};
-use caliber_core::digest::DescriptorDigest;
+use caliber_core::approval::{Approval, ApprovalState, RequestedTool};
+use caliber_core::clock::Timestamp;
+use caliber_core::digest::{ArgumentDigest, DescriptorDigest};
 use caliber_core::grant::Grantee;
 use caliber_core::inventory::{ToolState, classification_state};
 use caliber_core::policy::Classification;
-use caliber_core::principal::Scope;
+use caliber_core::principal::{Scope, Scopes, Subject};
 use caliber_core::reason::{Reason, ReasonCode};
 use caliber_core::server::ServerStatus;
 use caliber_core::text::{escaped, shown};
+
+mod code_tool;
 
 /// The longest text of a reason, in characters.
 pub const REASON_LENGTH: usize = 1_000;
@@ -20,8 +24,12 @@ pub const REASON_LENGTH: usize = 1_000;
 /// contradict each other answer before any of them.
 ///
 /// It allocates only for a refusal. An allowed call costs well under the 5 µs that the benchmarks hold it to.
-pub fn decide(facts: &AdmissionFacts) -> Decision {
-    match admit(facts) {
+pub fn decide(facts: AdmissionFacts<'_>) -> Decision {
+    let passed = match facts {
+        AdmissionFacts::ServerTool(facts) => admit(facts),
+        AdmissionFacts::CodeTool(facts) => code_tool::admit(facts),
+    };
+    match passed {
         Ok(()) => Decision::allow(),
         Err(refusal) => refusal,
     }
@@ -30,7 +38,7 @@ pub fn decide(facts: &AdmissionFacts) -> Decision {
 /// What a passed step hands on, or the refusal.
 type Step<T = ()> = Result<T, Decision>;
 
-fn admit(facts: &AdmissionFacts) -> Step {
+fn admit(facts: &ServerToolFacts) -> Step {
     facts_agree(facts)?;
     server_is_active(facts)?;
     server_is_ready(facts)?;
@@ -38,13 +46,22 @@ fn admit(facts: &AdmissionFacts) -> Step {
     let classification = classification_holds(facts, listed)?;
     tool_is_allowed(facts, classification)?;
     caller_may(&facts.caller)?;
-    arguments_fit(facts)?;
-    consent_is_given(facts, classification, listed)?;
-    quota_is_left(facts)
+    arguments_fit(&facts.arguments)?;
+    // Whoever comes here with a reason to go past approval is an admin.
+    if classification.policy.requires_approval && facts.caller.break_glass.is_none() {
+        let call = Call {
+            now: facts.now,
+            subject: &facts.caller.subject,
+            argument_digest: facts.argument_digest,
+        };
+        let other_tool = |tool: &RequestedTool| other_tool(tool, classification, listed);
+        consent_is_given(facts.approval.as_ref(), &call, other_tool)?;
+    }
+    quota_is_left(facts.quota, facts.caller.tool.as_str())
 }
 
 /// Nothing is decided on facts of which one must be wrong.
-fn facts_agree(facts: &AdmissionFacts) -> Step {
+fn facts_agree(facts: &ServerToolFacts) -> Step {
     let bound = facts.classification.as_ref();
     let contradiction = if bound.is_some_and(|bound| bound.tool != facts.caller.tool) {
         "the classification is one of another tool"
@@ -69,7 +86,7 @@ fn is_blank(reason: Option<&str>) -> bool {
     reason.is_some_and(|reason| reason.trim().is_empty())
 }
 
-fn server_is_active(facts: &AdmissionFacts) -> Step {
+fn server_is_active(facts: &ServerToolFacts) -> Step {
     match facts.status {
         ServerStatus::Active => Ok(()),
         ServerStatus::Disabled => deny(
@@ -80,7 +97,7 @@ fn server_is_active(facts: &AdmissionFacts) -> Step {
 }
 
 /// Names every blocker: whoever repairs the server wants to do it once.
-fn server_is_ready(facts: &AdmissionFacts) -> Step {
+fn server_is_ready(facts: &ServerToolFacts) -> Step {
     let blockers = &facts.readiness.blockers;
     if blockers.is_empty() {
         return Ok(());
@@ -99,7 +116,7 @@ fn server_is_ready(facts: &AdmissionFacts) -> Step {
 }
 
 /// Gives the descriptor that the last discovery saw.
-fn tool_is_known(facts: &AdmissionFacts) -> Step<DescriptorDigest> {
+fn tool_is_known(facts: &ServerToolFacts) -> Step<DescriptorDigest> {
     let tool = &facts.caller.tool;
     match (&facts.inventory, facts.session) {
         (InventoryFact::Absent, _) => deny(
@@ -130,7 +147,7 @@ fn tool_is_known(facts: &AdmissionFacts) -> Step<DescriptorDigest> {
 
 /// Gives the classification, if it is one of exactly what the server is now: by the last discovery, by what the
 /// open session saw, and by where it runs.
-fn classification_holds(facts: &AdmissionFacts, listed: DescriptorDigest) -> Step<&Classification> {
+fn classification_holds(facts: &ServerToolFacts, listed: DescriptorDigest) -> Step<&Classification> {
     let classification = facts.classification.as_ref();
     let Some(bound) = classification else {
         return deny(
@@ -166,7 +183,7 @@ fn classification_holds(facts: &AdmissionFacts, listed: DescriptorDigest) -> Ste
     )
 }
 
-fn tool_is_allowed(facts: &AdmissionFacts, classification: &Classification) -> Step {
+fn tool_is_allowed(facts: &ServerToolFacts, classification: &Classification) -> Step {
     if classification.policy.allowed {
         return Ok(());
     }
@@ -182,37 +199,60 @@ fn tool_is_allowed(facts: &AdmissionFacts, classification: &Classification) -> S
 /// An admin of the server's project may call everything there; everybody else needs a grant. Going past approval
 /// is for admins, whatever the tool asks for.
 fn caller_may(caller: &CallerFact) -> Step {
-    if caller.scopes.allow(Scope::Admin) {
+    let granted = || {
+        caller.grants.iter().any(|(grantee, tool)| {
+            names(grantee, &caller.subject, caller.scopes)
+                && tool.as_ref().is_none_or(|tool| *tool == caller.tool)
+        })
+    };
+    is_admin_or(
+        granted,
+        &caller.subject,
+        caller.scopes,
+        caller.break_glass.is_some(),
+        caller.tool.as_str(),
+    )
+}
+
+/// Whether a grant is for this caller.
+fn names(grantee: &Grantee, caller: &Subject, scopes: Scopes) -> bool {
+    match grantee {
+        Grantee::Subject(subject) => subject == caller,
+        Grantee::Scope(scope) => scopes.allow(*scope),
+    }
+}
+
+fn is_admin_or(
+    granted: impl Fn() -> bool,
+    subject: &Subject,
+    scopes: Scopes,
+    breaks_glass: bool,
+    tool: &str,
+) -> Step {
+    if scopes.allow(Scope::Admin) {
         return Ok(());
     }
-    let subject = name(caller.subject.as_str());
-    if caller.break_glass.is_some() {
+    let subject = name(subject.as_str());
+    if breaks_glass {
         return deny(
             ReasonCode::NotGranted,
-            format!("only an admin of the server's project may go past approval, and {subject} is none"),
+            format!("only an admin of the tool's project may go past approval, and {subject} is none"),
         );
     }
-    let granted = caller.grants.iter().any(|(grantee, tool)| {
-        let names_caller = match grantee {
-            Grantee::Subject(subject) => *subject == caller.subject,
-            Grantee::Scope(scope) => caller.scopes.allow(*scope),
-        };
-        names_caller && tool.as_ref().is_none_or(|tool| *tool == caller.tool)
-    });
-    if granted {
+    if granted() {
         return Ok(());
     }
     deny(
         ReasonCode::NotGranted,
         format!(
             "{subject} has no grant for {}; an admin of the project can give one",
-            name(caller.tool.as_str())
+            name(tool)
         ),
     )
 }
 
-fn arguments_fit(facts: &AdmissionFacts) -> Step {
-    match &facts.arguments {
+fn arguments_fit(arguments: &ArgumentsFact) -> Step {
+    match arguments {
         ArgumentsFact::Fit => Ok(()),
         ArgumentsFact::Unfit { problem } => deny(
             ReasonCode::ArgumentsInvalid,
@@ -231,19 +271,24 @@ fn arguments_fit(facts: &AdmissionFacts) -> Step {
     }
 }
 
+/// What an approval has to be about, besides the tool.
+struct Call<'a> {
+    now: Timestamp,
+    subject: &'a Subject,
+    argument_digest: ArgumentDigest,
+}
+
+/// Whether somebody else consented to exactly this call. `other_tool` says what makes the tool of the approval another
+/// one, if anything does.
 fn consent_is_given(
-    facts: &AdmissionFacts,
-    classification: &Classification,
-    listed: DescriptorDigest,
+    approval: Option<&Approval>,
+    call: &Call<'_>,
+    other_tool: impl Fn(&RequestedTool) -> Option<&'static str>,
 ) -> Step {
-    // Whoever comes here with a reason to go past approval is an admin.
-    if !classification.policy.requires_approval || facts.caller.break_glass.is_some() {
-        return Ok(());
-    }
-    let Some(approval) = &facts.approval else {
+    let Some(approval) = approval else {
         return wait("the call needs a person's consent first; an approver has to decide on the request");
     };
-    if let Some(problem) = misfit(facts, classification, listed, approval) {
+    if let Some(problem) = other_tool(&approval.tool).or_else(|| misfit(call, approval)) {
         return deny(
             ReasonCode::ApprovalInvalid,
             format!("the approval {problem}; make the call without it to ask for a new one"),
@@ -263,42 +308,50 @@ fn consent_is_given(
     }
 }
 
-/// What makes an approval one for another call, if anything does.
-fn misfit(
-    facts: &AdmissionFacts,
+/// What makes the tool of an approval another one than a server's classified tool, if anything does.
+fn other_tool(
+    requested: &RequestedTool,
     classification: &Classification,
     listed: DescriptorDigest,
-    approval: &Approval,
 ) -> Option<&'static str> {
+    match requested {
+        RequestedTool::Code { .. } => Some("is one for a code tool"),
+        RequestedTool::Server { server, .. } if *server != classification.server => {
+            Some("is one for another server")
+        }
+        RequestedTool::Server { tool, .. } if *tool != classification.tool => Some("is one for another tool"),
+        RequestedTool::Server { descriptor_digest, .. } if *descriptor_digest != listed => {
+            Some("is one for the tool as it was before it changed")
+        }
+        RequestedTool::Server { .. } => None,
+    }
+}
+
+/// What makes an approval one for another call, if anything does.
+fn misfit(call: &Call<'_>, approval: &Approval) -> Option<&'static str> {
     let decided_alone = matches!(&approval.state, ApprovalState::Approved { by, .. }
         | ApprovalState::Spent { by, .. } if *by == approval.requested_by);
-    if approval.server != classification.server {
-        Some("is one for another server")
-    } else if approval.tool != facts.caller.tool {
-        Some("is one for another tool")
-    } else if approval.descriptor_digest != listed {
-        Some("is one for the tool as it was before it changed")
-    } else if approval.argument_digest != facts.argument_digest {
+    if approval.argument_digest != call.argument_digest {
         Some("is one for other arguments")
-    } else if approval.requested_by != facts.caller.subject {
+    } else if approval.requested_by != *call.subject {
         Some("was asked for by somebody else")
     } else if decided_alone {
         Some("was decided by whoever asked for it")
-    } else if approval.expires_at <= facts.now {
+    } else if approval.expires_at <= call.now {
         Some("has expired")
     } else {
         None
     }
 }
 
-fn quota_is_left(facts: &AdmissionFacts) -> Step {
-    match facts.quota {
+fn quota_is_left(quota: QuotaFact, tool: &str) -> Step {
+    match quota {
         QuotaFact::NotAsked => Ok(()),
         QuotaFact::Exhausted { retry_after } => deny(
             ReasonCode::RateLimited,
             format!(
                 "the calls per minute of {} are spent; the next may pass in {:.3} s",
-                name(facts.caller.tool.as_str()),
+                name(tool),
                 retry_after.as_secs_f64()
             ),
         ),
@@ -306,7 +359,7 @@ fn quota_is_left(facts: &AdmissionFacts) -> Step {
             ReasonCode::QuotaUnavailable,
             format!(
                 "it cannot be told whether {} has calls left, so this one is refused; try again later",
-                name(facts.caller.tool.as_str())
+                name(tool)
             ),
         ),
     }

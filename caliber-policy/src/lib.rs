@@ -2,6 +2,7 @@
 
 pub mod admission;
 pub mod boundary;
+pub mod code_tool;
 pub mod quota;
 pub mod readiness;
 pub mod settings;

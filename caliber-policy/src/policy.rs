@@ -1,7 +1,9 @@
 //! The policy behind core's port.
 
 use caliber_core::admission::{AdmissionFacts, AdmissionPolicy, Decision};
+use caliber_core::code_tool::CodeToolDefinition;
 use caliber_core::readiness::{Readiness, ReadinessFacts};
+use caliber_core::reason::Reason;
 
 use crate::settings::PolicySettings;
 
@@ -25,11 +27,15 @@ impl Policy {
 }
 
 impl AdmissionPolicy for Policy {
-    fn decide(&self, facts: &AdmissionFacts) -> Decision {
+    fn decide(&self, facts: AdmissionFacts<'_>) -> Decision {
         crate::admission::decide(facts)
     }
 
     fn readiness(&self, facts: &ReadinessFacts) -> Readiness {
         crate::readiness::readiness(&self.settings, facts)
+    }
+
+    fn blockers(&self, definition: &CodeToolDefinition) -> Vec<Reason> {
+        crate::code_tool::blockers(&self.settings, definition)
     }
 }

@@ -6,17 +6,20 @@ use caliber_core::address::AddressRules;
 use caliber_core::{Error, FieldProblem, Result};
 use serde::{Deserialize, Serialize};
 
+pub use code_tools::{CodeToolRules, ModulePattern};
 pub use environment::is_refused_variable;
 pub use host::RemoteHost;
 pub use isolation::{Isolation, IsolationProfile};
 pub(crate) use launch::Resolved;
 pub use launch::{ArgumentRule, LaunchRule, PYTHON};
 pub use list::{
-    parse_blocked_categories, parse_launch_lists, parse_names, parse_remote_hosts, parse_sidecars,
+    parse_blocked_categories, parse_launch_lists, parse_modules, parse_names, parse_remote_hosts,
+    parse_sidecars,
 };
 pub use name::NamePattern;
 pub use secrets::SecretRules;
 
+mod code_tools;
 mod environment;
 mod host;
 mod isolation;
@@ -53,6 +56,8 @@ pub struct PolicySettings {
     pub addresses: AddressRules,
     /// Which secrets a definition may refer to. Default: those in the store only.
     pub secrets: SecretRules,
+    /// Which programs code tools may be. Default: all, within what the sandbox enforces.
+    pub code_tools: CodeToolRules,
 }
 
 impl Default for PolicySettings {
@@ -66,6 +71,7 @@ impl Default for PolicySettings {
             allow_plain_http: false,
             addresses: AddressRules::default(),
             secrets: SecretRules::default(),
+            code_tools: CodeToolRules::default(),
         }
     }
 }
@@ -86,6 +92,8 @@ impl PolicySettings {
             ("addresses.sidecars", self.addresses.sidecars.len()),
             ("secrets.environment", self.secrets.environment.len()),
             ("secrets.files", self.secrets.files.len()),
+            ("code_tools.modules", self.code_tools.modules.len()),
+            ("code_tools.executables", self.code_tools.executables.len()),
         ] {
             if count > SETTING_ENTRIES {
                 problems.push(FieldProblem {
@@ -98,7 +106,11 @@ impl PolicySettings {
             .launch
             .iter()
             .map(LaunchRule::validate)
-            .chain([self.isolation.validate(), self.secrets.validate()]);
+            .chain([
+                self.isolation.validate(),
+                self.secrets.validate(),
+                self.code_tools.validate(),
+            ]);
         for error in errors.filter_map(Result::err) {
             problems.extend_from_slice(error.fields());
         }

@@ -2,12 +2,13 @@
 
 use async_trait::async_trait;
 
-use super::Caliber;
+use super::{Caliber, Inner};
 use crate::audit::AuditAction;
 use crate::clock::Timestamp;
+use crate::code_tool::FamilyName;
 use crate::descriptor::ToolName;
 use crate::error::{Error, ErrorKind, Result};
-use crate::grant::{Grant, Grantee, Membership};
+use crate::grant::{Grant, GrantedTools, Grantee, Membership};
 use crate::id::{GrantId, ProjectId, ServerId, TokenId};
 use crate::page::{Page, PageRequest};
 use crate::principal::{Authenticator, Credential, Identity, Principal, Scope, Scopes, Subject, Surface};
@@ -167,38 +168,38 @@ impl Caliber {
         grantee: Grantee,
         tool: Option<ToolName>,
     ) -> Result<Grant> {
-        let inner = &self.inner;
-        let record = inner.visible_server(who.0, server).await?;
+        let record = self.inner.visible_server(who.0, server).await?;
         let project = match record.visibility {
             Visibility::Public => who.0.project.clone(),
             Visibility::Project | Visibility::User => record.project,
         };
-        who.0.require(Scope::Admin, &project)?;
-        let grant = Grant {
-            id: GrantId::new(),
-            project,
-            grantee,
+        let tools = GrantedTools::Server {
             server: server.clone(),
             tool,
-            created_by: who.0.subject.clone(),
-            created_at: inner.now(),
         };
-        let details = serde_json::json!({ "server_id": grant.server, "grantee": grant.grantee, "tool_name": grant.tool });
-        let audit = inner.entry(
-            who,
-            AuditAction::CreateGrant,
-            ("grant", grant.id.as_str()),
-            Some(&grant.project),
-            details,
-        )?;
-        inner
-            .commit(
-                Change::CreateGrant { grant: grant.clone() },
-                Expect::nothing(),
-                audit,
-            )
-            .await?;
-        Ok(grant)
+        self.inner.give(who, project, grantee, tools).await
+    }
+
+    /// Lets somebody run every version of a family: that of the caller's project, or, when it has none of this name,
+    /// the public one of another. The caller's project grants, to its own people.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` when the caller sees no such family, `Forbidden` without `admin` in the caller's project.
+    pub async fn grant_family(
+        &self,
+        who: (&Principal, Surface),
+        family: &FamilyName,
+        grantee: Grantee,
+    ) -> Result<Grant> {
+        let project = self.inner.family_project(who.0, family).await?;
+        let tools = GrantedTools::Family {
+            project,
+            family: family.clone(),
+        };
+        self.inner
+            .give(who, who.0.project.clone(), grantee, tools)
+            .await
     }
 
     /// The grants of the caller's project.
@@ -235,6 +236,44 @@ impl Caliber {
             .commit(change, Expect::nothing(), audit)
             .await
             .map(drop)
+    }
+}
+
+impl Inner {
+    async fn give(
+        &self,
+        who: (&Principal, Surface),
+        project: ProjectId,
+        grantee: Grantee,
+        tools: GrantedTools,
+    ) -> Result<Grant> {
+        who.0.require(Scope::Admin, &project)?;
+        let grant = Grant {
+            id: GrantId::new(),
+            project,
+            grantee,
+            tools,
+            created_by: who.0.subject.clone(),
+            created_at: self.now(),
+        };
+        let details = match &grant.tools {
+            GrantedTools::Server { server, tool } => {
+                serde_json::json!({ "server_id": server, "grantee": grant.grantee, "tool_name": tool })
+            }
+            GrantedTools::Family { project, family } => {
+                serde_json::json!({ "family": family, "family_project": project, "grantee": grant.grantee })
+            }
+        };
+        let audit = self.entry(
+            who,
+            AuditAction::CreateGrant,
+            ("grant", grant.id.as_str()),
+            Some(&grant.project),
+            details,
+        )?;
+        let change = Change::CreateGrant { grant: grant.clone() };
+        self.commit(change, Expect::nothing(), audit).await?;
+        Ok(grant)
     }
 }
 

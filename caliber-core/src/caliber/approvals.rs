@@ -1,12 +1,11 @@
 //! Consent to single calls.
 
 use super::{Caliber, Inner};
-use crate::approval::{Approval, ApprovalState};
+use crate::approval::{Approval, ApprovalState, RequestedTool};
 use crate::audit::AuditAction;
-use crate::descriptor::ToolName;
-use crate::digest::{ArgumentDigest, DescriptorDigest};
+use crate::digest::ArgumentDigest;
 use crate::error::{Error, ErrorKind, Result};
-use crate::id::{ApprovalId, ProjectId, ServerId};
+use crate::id::{ApprovalId, ProjectId};
 use crate::json::JsonText;
 use crate::page::{PAGE_LIMIT, Page, PageRequest};
 use crate::principal::{Principal, Scope, Surface};
@@ -110,12 +109,10 @@ impl Caliber {
         } else {
             ApprovalState::Refused { by, at: now, note }
         };
-        let details = serde_json::json!({
-            "consent": consent,
-            "server_id": approval.server,
-            "tool_name": approval.tool,
-            "argument_digest": approval.argument_digest,
-        });
+        let details = details(
+            &approval.tool,
+            serde_json::json!({ "consent": consent, "argument_digest": approval.argument_digest }),
+        );
         let audit = inner.entry(
             who,
             AuditAction::DecideApproval,
@@ -136,9 +133,7 @@ impl Caliber {
 /// A call that needs consent.
 pub(super) struct WantedApproval {
     pub(super) project: ProjectId,
-    pub(super) server: ServerId,
-    pub(super) tool: ToolName,
-    pub(super) descriptor_digest: DescriptorDigest,
+    pub(super) tool: RequestedTool,
     pub(super) arguments: JsonText,
     pub(super) argument_digest: ArgumentDigest,
 }
@@ -146,11 +141,38 @@ pub(super) struct WantedApproval {
 impl WantedApproval {
     /// Whether `waiting` asks for the same.
     fn is(&self, waiting: &Approval) -> bool {
-        waiting.server == self.server
-            && waiting.tool == self.tool
-            && waiting.descriptor_digest == self.descriptor_digest
-            && waiting.argument_digest == self.argument_digest
+        waiting.tool == self.tool && waiting.argument_digest == self.argument_digest
     }
+}
+
+/// What the trail says of a request: which tool, and `rest`.
+fn details(tool: &RequestedTool, mut rest: serde_json::Value) -> serde_json::Value {
+    let tool = match tool {
+        RequestedTool::Server {
+            server,
+            tool,
+            descriptor_digest,
+        } => serde_json::json!({
+            "server_id": server,
+            "tool_name": tool,
+            "descriptor_digest": descriptor_digest,
+        }),
+        RequestedTool::Code {
+            id,
+            family,
+            version,
+            content_hash,
+        } => serde_json::json!({
+            "code_tool_id": id,
+            "name": family,
+            "version": version,
+            "content_hash": content_hash,
+        }),
+    };
+    if let (Some(rest), serde_json::Value::Object(tool)) = (rest.as_object_mut(), tool) {
+        rest.extend(tool);
+    }
+    rest
 }
 
 impl Inner {
@@ -196,9 +218,7 @@ impl Inner {
         let approval = Approval {
             id: ApprovalId::new(),
             project: wanted.project,
-            server: wanted.server,
             tool: wanted.tool,
-            descriptor_digest: wanted.descriptor_digest,
             arguments: wanted.arguments,
             argument_digest: wanted.argument_digest,
             requested_by: who.0.subject.clone(),
@@ -207,13 +227,13 @@ impl Inner {
             state: ApprovalState::Pending,
         };
         let id = approval.id.clone();
-        let details = serde_json::json!({
-            "server_id": approval.server,
-            "tool_name": approval.tool,
-            "descriptor_digest": approval.descriptor_digest,
-            "argument_digest": approval.argument_digest,
-            "expires_at": approval.expires_at,
-        });
+        let details = details(
+            &approval.tool,
+            serde_json::json!({
+                "argument_digest": approval.argument_digest,
+                "expires_at": approval.expires_at,
+            }),
+        );
         let audit = self.entry(
             who,
             AuditAction::RequestApproval,

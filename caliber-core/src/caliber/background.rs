@@ -59,7 +59,7 @@ impl Caliber {
         self.close(grace).await
     }
 
-    /// Ends every session within three quarters of `grace`; what is left is for the calls to record their ends,
+    /// Ends every session, and the sandbox with every run, within three quarters of `grace`; what is left is for the calls to record their ends,
     /// and for writing what waits.
     ///
     /// # Errors
@@ -67,7 +67,12 @@ impl Caliber {
     /// `Unavailable` when waiting records could not be written within `grace`.
     pub async fn close(&self, grace: Duration) -> Result<()> {
         let (sessions, records) = (Deadline::after(grace.mul_f32(0.75)), Deadline::after(grace));
-        self.inner.gateway.close(sessions).await;
+        let sandbox = async {
+            if let Some(sandbox) = &self.inner.sandbox {
+                sandbox.close(sessions).await;
+            }
+        };
+        tokio::join!(self.inner.gateway.close(sessions), sandbox);
         let finish = async {
             self.inner.calls_ended().await;
             self.inner.flush_records().await

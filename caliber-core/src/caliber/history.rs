@@ -3,10 +3,11 @@
 use super::Caliber;
 use crate::audit::{AuditEntry, AuditQuery};
 use crate::error::{Error, Result};
-use crate::id::{InvocationId, ServerId};
+use crate::id::{CodeToolId, InvocationId, ServerId};
 use crate::invocation::InvocationRecord;
 use crate::page::{Page, PageRequest};
 use crate::principal::{Principal, Scope};
+use crate::registry::InvocationsOf;
 
 impl Caliber {
     /// The audit trail, newest first, as far as the caller is an operator of it. Records of this process that
@@ -42,7 +43,25 @@ impl Caliber {
     ) -> Result<Page<InvocationRecord>> {
         self.inner.server_for(principal, server, Scope::Operator).await?;
         self.inner.flush_records().await?;
-        self.inner.registry.invocations(Some(server), page).await
+        let of = InvocationsOf::Server(server.clone());
+        self.inner.registry.invocations(&of, page).await
+    }
+
+    /// The runs of a version of a code tool, newest first.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` when the version is absent or hidden, `Forbidden` without `operator` in its project.
+    pub async fn code_tool_invocations(
+        &self,
+        principal: &Principal,
+        tool: &CodeToolId,
+        page: &PageRequest,
+    ) -> Result<Page<InvocationRecord>> {
+        self.inner.code_tool_for(principal, tool, Scope::Operator).await?;
+        self.inner.flush_records().await?;
+        let of = InvocationsOf::CodeTool(tool.clone());
+        self.inner.registry.invocations(&of, page).await
     }
 
     /// One call. Its caller sees it, and the operators of its project.

@@ -8,32 +8,32 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
+use super::admitting::{
+    DECISION_ATTEMPTS, busy_ledger, cancelled, check_break_glass, contradiction, grantee, keeps_changing,
+};
 use super::approvals::WantedApproval;
 use super::ledger::OpenCall;
 use super::recorder::UnderWay;
 use super::{Caliber, Inner, sees, to_the_end};
 use crate::admission::{
-    AdmissionFacts, ArgumentsFact, CallerFact, Decision, InventoryFact, Outcome, Permit, QuotaFact, Slot,
+    ArgumentsFact, CallerFact, InventoryFact, Outcome, Permit, QuotaFact, ServerToolFacts, Slot,
 };
-use crate::audit::AuditAction;
+use crate::approval::RequestedTool;
 use crate::clock::{Deadline, Timestamp};
 use crate::descriptor::ToolName;
 use crate::digest::ArgumentDigest;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gateway::{Answer, CallerKey, Target};
-use crate::grant::{Grant, Grantee};
+use crate::grant::GrantedTools;
 use crate::id::{ApprovalId, InvocationId, ServerId};
-use crate::invocation::{Invocation, InvocationIntent};
-use crate::json::{JsonLimits, JsonText};
+use crate::invocation::{Invocation, InvokedTool};
+use crate::json::JsonText;
 use crate::policy::{SideEffectLevel, ToolPolicy};
 use crate::principal::{Principal, Surface};
-use crate::quota::QuotaOutcome;
-use crate::reason::{Reason, ReasonCode};
-use crate::registry::{AdmissionQuery, Change, Expect, StoredFacts};
+use crate::reason::ReasonCode;
+use crate::registry::{AdmissionQuery, StoredFacts};
 use crate::schema::{Fit, Part};
 
-/// How often facts are read again when they moved between the decision and the commit of the intent.
-const DECISION_ATTEMPTS: usize = 3;
 /// What a gateway may take beyond the deadline to answer for itself.
 const GATEWAY_GRACE: Duration = Duration::from_millis(500);
 
@@ -136,14 +136,7 @@ struct Admitted {
 impl Call {
     async fn run(self) -> Result<InvokeOutcome> {
         let inner = &self.inner;
-        if self
-            .request
-            .break_glass
-            .as_ref()
-            .is_some_and(|reason| reason.trim().is_empty() || reason.len() > 1_000)
-        {
-            return Err(Error::invalid("break_glass", "give a reason of 1 to 1,000 bytes"));
-        }
+        check_break_glass(self.request.break_glass.as_deref())?;
         let argument_digest = ArgumentDigest::of(self.request.arguments.canonical()?.as_bytes());
         let reserve_until = self.deadline(None, None);
         tokio::select! {
@@ -196,7 +189,10 @@ impl Call {
             approval: self.request.approval.clone(),
         };
         let facts = self.inner.registry.admission(&query).await?;
-        let facts = facts.filter(|facts| sees(&self.principal, &facts.server));
+        let facts = facts.filter(|facts| {
+            let server = &facts.server;
+            sees(&self.principal, (&server.owner, &server.project, server.visibility))
+        });
         facts.ok_or_else(|| Error::not_found("server", self.request.server.as_str()))
     }
 
@@ -208,11 +204,13 @@ impl Call {
             identity: self.principal.identity.clone(),
             surface: self.request.surface,
             project: facts.server.project.clone(),
-            server: facts.server.id.clone(),
-            server_name: facts.server.definition.name.clone(),
-            tool: self.request.tool.clone(),
-            descriptor_digest: facts.tool.as_ref().map(|tool| tool.digest),
-            policy_revision: facts.classification.as_ref().map(|bound| bound.revision),
+            tool: InvokedTool::Server {
+                server: facts.server.id.clone(),
+                server_name: facts.server.definition.name.clone(),
+                tool: self.request.tool.clone(),
+                descriptor_digest: facts.tool.as_ref().map(|tool| tool.digest),
+                policy_revision: facts.classification.as_ref().map(|bound| bound.revision),
+            },
             side_effect_level: facts
                 .classification
                 .as_ref()
@@ -230,13 +228,14 @@ impl Call {
         open: &mut OpenCall,
         argument_digest: ArgumentDigest,
     ) -> Result<Admitted> {
+        let inner = &self.inner;
         let mut quota_spent = false;
         for _ in 0..DECISION_ATTEMPTS {
             open.invocation = Invocation {
                 id: open.invocation.id.clone(),
                 ..self.invocation(&facts, argument_digest)
             };
-            let target = self.inner.target(&facts.server);
+            let target = inner.target(&facts.server);
             let mut question = self.question(&facts, &target, argument_digest).await;
             self.decide(&question, &facts).await?;
             let Some(policy) = facts.classification.as_ref().map(|bound| bound.policy.clone()) else {
@@ -247,7 +246,8 @@ impl Call {
             if let Some(limit) = policy.rate_limit_per_minute
                 && !quota_spent
             {
-                question.quota = self.spend(limit).await;
+                let key = format!("{}/{}", self.request.server, self.request.tool);
+                question.quota = inner.spend(&key, limit).await;
                 if question.quota == QuotaFact::NotAsked {
                     quota_spent = true;
                 } else {
@@ -263,7 +263,8 @@ impl Call {
                 None
             };
             if policy.side_effect_level > SideEffectLevel::Read || spends_approval {
-                match self.begin(&open.invocation, &facts.expect, deadline).await {
+                let who = (&self.principal, self.request.surface);
+                match inner.begin(who, &open.invocation, &facts.expect, deadline).await {
                     Ok(()) => open.begun = true,
                     // Something moved between the decision and the commit: decide again on what is there now.
                     Err(error) if error.reason() == Some(ReasonCode::StaleRevision) => {
@@ -280,11 +281,7 @@ impl Call {
                 deadline,
             });
         }
-        Err(Error::new(
-            ErrorKind::Conflict,
-            "what the call was decided on keeps changing; try again",
-        )
-        .with_reason(ReasonCode::StaleRevision))
+        Err(keeps_changing())
     }
 
     /// Gathers what the policy decides on.
@@ -293,8 +290,9 @@ impl Call {
         facts: &StoredFacts,
         target: &Target,
         argument_digest: ArgumentDigest,
-    ) -> AdmissionFacts {
+    ) -> ServerToolFacts {
         let inner = &self.inner;
+        let project = &facts.server.project;
         let inventory = match (&facts.tool, &facts.withheld) {
             _ if !facts.discovered => InventoryFact::Absent,
             (Some(tool), _) => InventoryFact::Listed(tool.digest),
@@ -304,7 +302,7 @@ impl Call {
             (None, None) => InventoryFact::Unlisted,
         };
         let session = inner.gateway.session(target, &self.caller(), &self.request.tool);
-        AdmissionFacts {
+        ServerToolFacts {
             now: inner.now(),
             status: facts.server.status,
             readiness: inner.readiness(target).await,
@@ -314,11 +312,16 @@ impl Call {
             session,
             caller: CallerFact {
                 subject: self.principal.subject.clone(),
-                scopes: self.principal.scopes_in(&facts.server.project),
+                scopes: self.principal.scopes_in(project),
                 grants: facts
                     .grants
                     .iter()
-                    .filter_map(|grant| Some((self.grantee(facts, grant)?, grant.tool.clone())))
+                    .filter_map(|grant| match &grant.tools {
+                        GrantedTools::Server { tool, .. } => {
+                            Some((grantee(&self.principal, project, grant)?, tool.clone()))
+                        }
+                        GrantedTools::Family { .. } => None,
+                    })
                     .collect(),
                 tool: self.request.tool.clone(),
                 break_glass: self.request.break_glass.clone(),
@@ -330,124 +333,39 @@ impl Call {
         }
     }
 
-    /// Whom a grant is for, as the policy can judge it: it knows the scopes in the server's project. A grant of
-    /// the caller's own project to a scope is judged here, where the caller's scopes in that project are known.
-    fn grantee(&self, facts: &StoredFacts, grant: &Grant) -> Option<Grantee> {
-        match grant.grantee {
-            Grantee::Scope(scope) if grant.project != facts.server.project => self
-                .principal
-                .scopes_in(&grant.project)
-                .allow(scope)
-                .then(|| Grantee::Subject(self.principal.subject.clone())),
-            _ => Some(grant.grantee.clone()),
-        }
-    }
-
     async fn check_arguments(&self, facts: &StoredFacts) -> ArgumentsFact {
-        let arguments = &self.request.arguments;
         let Some(tool) = &facts.tool else {
             // Admission ends at an earlier step; nothing is judged here.
             return ArgumentsFact::Unchecked {
                 problem: "the tool is not in the inventory".to_owned(),
             };
         };
-        if !arguments.is_object() {
-            return ArgumentsFact::Unfit {
-                problem: "the arguments are no JSON object".to_owned(),
-            };
-        }
-        if arguments.as_str().len() > JsonLimits::ARGUMENTS.bytes {
-            let limit = JsonLimits::ARGUMENTS.bytes;
-            return ArgumentsFact::Unchecked {
-                problem: format!("the arguments are larger than {limit} bytes"),
-            };
-        }
-        match self
-            .inner
-            .schemas
-            .check(tool.digest, Part::Input, &tool.input_schema, arguments)
+        let (owner, schema) = (tool.digest.into(), Some(&tool.input_schema));
+        self.inner
+            .check_arguments(owner, schema, &self.request.arguments)
             .await
-        {
-            Fit::Fits => ArgumentsFact::Fit,
-            Fit::Unfit(problem) => ArgumentsFact::Unfit { problem },
-            Fit::Unchecked(problem) => ArgumentsFact::Unchecked { problem },
-        }
     }
 
     /// Asks the policy; everything but a plain yes becomes the error that the caller gets.
-    async fn decide(&self, question: &AdmissionFacts, facts: &StoredFacts) -> Result<()> {
-        let Decision { outcome, reasons } = self.inner.policy.decide(question);
-        let reason = reasons.into_iter().next();
-        match outcome {
-            Outcome::Allow => Ok(()),
-            Outcome::Deny => Err(denial(reason, question.quota)),
-            Outcome::NeedsApproval => {
-                let (InventoryFact::Listed(digest), None) = (&question.inventory, &self.request.approval)
-                else {
-                    return Err(denial(reason, question.quota));
-                };
-                let wanted = WantedApproval {
+    async fn decide(&self, question: &ServerToolFacts, facts: &StoredFacts) -> Result<()> {
+        let decision = self.inner.policy.decide(question.into());
+        let wanted = match (&question.inventory, &self.request.approval) {
+            (InventoryFact::Listed(digest), None) if decision.outcome == Outcome::NeedsApproval => {
+                Some(WantedApproval {
                     project: facts.server.project.clone(),
-                    server: self.request.server.clone(),
-                    tool: self.request.tool.clone(),
-                    descriptor_digest: *digest,
+                    tool: RequestedTool::Server {
+                        server: self.request.server.clone(),
+                        tool: self.request.tool.clone(),
+                        descriptor_digest: *digest,
+                    },
                     arguments: self.request.arguments.clone(),
                     argument_digest: question.argument_digest,
-                };
-                let who = (&self.principal, self.request.surface);
-                let id = self.inner.request_approval(who, wanted).await?;
-                let text = reason.map_or_else(
-                    || "the call needs a person's consent".to_owned(),
-                    |reason| reason.text,
-                );
-                Err(Error::new(ErrorKind::ApprovalNeeded, text)
-                    .with_reason(ReasonCode::ApprovalRequired)
-                    .with_context("approval", id.as_str()))
+                })
             }
-        }
-    }
-
-    async fn spend(&self, limit: u32) -> QuotaFact {
-        let key = format!("{}/{}", self.request.server, self.request.tool);
-        match self.inner.quotas.spend(&key, limit).await {
-            Ok(QuotaOutcome::Spent) => QuotaFact::NotAsked,
-            Ok(QuotaOutcome::Exhausted { retry_after }) => QuotaFact::Exhausted { retry_after },
-            Err(error) => {
-                tracing::warn!(%error, "a quota could not be asked; the call is refused");
-                QuotaFact::Unavailable
-            }
-        }
-    }
-
-    async fn begin(&self, invocation: &Invocation, expect: &Expect, deadline: Deadline) -> Result<()> {
-        let lease = deadline
-            .remaining()
-            .saturating_add(self.inner.settings.lease_margin);
-        let intent = InvocationIntent {
-            invocation: invocation.clone(),
-            owner: self.inner.instance.clone(),
-            lease_ms: u64::try_from(lease.as_millis()).unwrap_or(u64::MAX),
+            _ => None,
         };
-        let details = serde_json::json!({
-            "invocation_id": invocation.id,
-            "tool_name": invocation.tool,
-            "side_effect_level": invocation.side_effect_level,
-            "approval_id": invocation.approval,
-            "break_glass": invocation.break_glass,
-        });
         let who = (&self.principal, self.request.surface);
-        let entity = ("mcp_server", invocation.server.as_str());
-        let audit = self.inner.entry(
-            who,
-            AuditAction::BeginInvocation,
-            entity,
-            Some(&invocation.project),
-            details,
-        )?;
-        let change = Change::BeginInvocation {
-            intent: Box::new(intent),
-        };
-        self.inner.commit(change, expect.clone(), audit).await.map(drop)
+        self.inner.pass(decision, question.quota, who, wanted).await
     }
 
     /// Makes the call that was admitted, and settles it.
@@ -470,9 +388,9 @@ impl Call {
             .unwrap_or(self.inner.settings.result_bytes);
         let permit = Permit {
             invocation: open.invocation.id.clone(),
-            server: open.invocation.server.clone(),
+            server: facts.server.id.clone(),
             target: target.clone(),
-            tool: open.invocation.tool.clone(),
+            tool: self.request.tool.clone(),
             arguments: self.request.arguments.clone(),
             descriptor_digest: tool.digest,
             caller: self.caller(),
@@ -550,38 +468,5 @@ impl Call {
             subject: self.principal.subject.clone(),
             inbound_session: self.request.inbound_session.clone(),
         }
-    }
-}
-
-fn cancelled() -> Error {
-    Error::new(ErrorKind::Cancelled, "the caller gave up").with_reason(ReasonCode::Cancelled)
-}
-
-fn busy_ledger() -> Error {
-    Error::new(
-        ErrorKind::Unavailable,
-        "the ledger takes no more records just now; try again later",
-    )
-    .with_reason(ReasonCode::StoreUnavailable)
-}
-
-fn contradiction(text: &str) -> Error {
-    Error::new(ErrorKind::Denied, text).with_reason(ReasonCode::PolicyError)
-}
-
-fn denial(reason: Option<Reason>, quota: QuotaFact) -> Error {
-    let reason =
-        reason.unwrap_or_else(|| Reason::new(ReasonCode::PolicyError, "the policy refused without a reason"));
-    let kind = match reason.code {
-        ReasonCode::RateLimited => ErrorKind::RateLimited,
-        ReasonCode::QuotaUnavailable => ErrorKind::Unavailable,
-        _ => ErrorKind::Denied,
-    };
-    let error = Error::new(kind, reason.text).with_reason(reason.code);
-    match quota {
-        QuotaFact::Exhausted { retry_after } => {
-            error.with_context("retry_after_ms", retry_after.as_millis().to_string())
-        }
-        _ => error,
     }
 }

@@ -1,7 +1,7 @@
 //! The one terminal record of a call.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{Inner, InvokeOutcome};
 use crate::error::{Error, ErrorKind, Result};
@@ -47,29 +47,45 @@ impl OpenCall {
     }
 
     /// Records how a call that was handed to the gateway ended, and answers its caller.
-    pub(super) fn settled(mut self, answer: Result<Answer>) -> Result<InvokeOutcome> {
-        let outcome = match &answer {
-            Ok(answer) if answer.is_error => InvocationOutcome::ToolError,
-            Ok(_) => InvocationOutcome::Ok,
-            Err(error) => outcome_of(error),
+    pub(super) fn settled(self, answer: Result<Answer>) -> Result<InvokeOutcome> {
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) => return Err(self.failed(error)),
         };
-        let settlement = match &answer {
-            Ok(answer) => {
-                let bytes = u64::try_from(answer.result.as_str().len()).ok();
-                self.settlement(outcome, None, None, bytes)
-            }
-            Err(error) => self.failure(outcome, error),
+        let outcome = if answer.is_error {
+            InvocationOutcome::ToolError
+        } else {
+            InvocationOutcome::Ok
         };
-        let id = self.invocation.id.clone();
+        let bytes = u64::try_from(answer.result.as_str().len()).ok();
+        let (invocation, duration) = self.ended(outcome, None, None, bytes);
+        Ok(InvokeOutcome {
+            invocation,
+            answer,
+            duration,
+        })
+    }
+
+    /// Records how a run ended that the sandbox has answered for; gives its identifier and how long it took.
+    pub(super) fn ended(
+        mut self,
+        outcome: InvocationOutcome,
+        reason: Option<ReasonCode>,
+        detail: Option<String>,
+        result_bytes: Option<u64>,
+    ) -> (InvocationId, Duration) {
+        let detail = detail.map(|detail| bounded(&detail));
+        let settlement = self.settlement(outcome, reason, detail, result_bytes);
         self.record(settlement);
-        match answer {
-            Ok(answer) => Ok(InvokeOutcome {
-                invocation: id,
-                answer,
-                duration: self.started.elapsed(),
-            }),
-            Err(error) => Err(told(error, &id, outcome)),
-        }
+        (self.invocation.id.clone(), self.started.elapsed())
+    }
+
+    /// Records a call that was handed over and failed; gives the error that its caller gets.
+    pub(super) fn failed(mut self, error: Error) -> Error {
+        let outcome = outcome_of(&error);
+        let settlement = self.failure(outcome, &error);
+        self.record(settlement);
+        told(error, &self.invocation.id, outcome)
     }
 
     fn record(&mut self, settlement: Settlement) {
@@ -78,11 +94,7 @@ impl OpenCall {
     }
 
     fn failure(&self, outcome: InvocationOutcome, error: &Error) -> Settlement {
-        let mut detail = escaped(error.message(), DETAIL_LENGTH / 2);
-        while detail.len() > DETAIL_LENGTH {
-            detail.pop();
-        }
-        self.settlement(outcome, error.reason(), Some(detail), None)
+        self.settlement(outcome, error.reason(), Some(bounded(error.message())), None)
     }
 
     fn settlement(
@@ -133,6 +145,15 @@ fn told(error: Error, id: &InvocationId, outcome: InvocationOutcome) -> Error {
     error
         .with_context("invocation", id.as_str())
         .with_context("outcome", outcome.as_str())
+}
+
+/// A detail as the ledger takes it.
+fn bounded(text: &str) -> String {
+    let mut detail = escaped(text, DETAIL_LENGTH / 2);
+    while detail.len() > DETAIL_LENGTH {
+        detail.pop();
+    }
+    detail
 }
 
 /// The terminal outcome that an error of the gateway stands for.

@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, FieldProblem, Result};
 use crate::id::SecretId;
 use crate::principal::Subject;
 use crate::reason::ReasonCode;
-use crate::registry::NewSecret;
+use crate::registry::{NewSecret, SecretOwner};
 use crate::secret::{ConfigValue, SecretReference};
 use crate::server::{ServerDefinition, ServerRecord, ServerStatus, Visibility};
 
@@ -37,7 +37,7 @@ pub(super) fn seal(record: &mut ServerRecord) -> Result<Vec<NewSecret>> {
                 let id = SecretId::new();
                 secrets.push(NewSecret {
                     id: id.clone(),
-                    server: record.id.clone(),
+                    owner: SecretOwner::Server(record.id.clone()),
                     value: secret.clone(),
                 });
                 *value = ConfigValue::Reference(SecretReference::Stored(id));

@@ -146,7 +146,7 @@ impl Caliber {
             .server_by_name(&parsed)
             .await?
             .ok_or_else(absent)?;
-        if super::sees(principal, &record) {
+        if super::sees(principal, (&record.owner, &record.project, record.visibility)) {
             Ok(record)
         } else {
             Err(absent())
@@ -235,7 +235,7 @@ impl Caliber {
         if expect.is_some_and(|expected| expected != record.revision) {
             return Err(stale(&record));
         }
-        refuse_in_use(&inner.registry.deployments_using(id).await?)?;
+        refuse_in_use("server", &inner.registry.deployments_using(id).await?)?;
         let details = serde_json::json!({
             "name": record.definition.name,
             "snapshot": {
@@ -437,7 +437,7 @@ fn stale(record: &ServerRecord) -> Error {
 }
 
 /// The refusal to remove what deployments need, naming them.
-fn refuse_in_use(references: &[DeploymentReference]) -> Result<()> {
+pub(super) fn refuse_in_use(what: &str, references: &[DeploymentReference]) -> Result<()> {
     if references.is_empty() {
         return Ok(());
     }
@@ -459,7 +459,7 @@ fn refuse_in_use(references: &[DeploymentReference]) -> Result<()> {
         .collect();
     Err(Error::new(
         ErrorKind::Conflict,
-        format!("active deployments need this server: {}", names.join(", ")),
+        format!("active deployments need this {what}: {}", names.join(", ")),
     )
     .with_reason(ReasonCode::InUse))
 }

@@ -1,18 +1,17 @@
 //! The contract of [`AdmissionPolicy::decide`]: the order of its steps,
 //! and what is never allowed.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::samples::{descriptor, now, server, subject, tool};
 use crate::admission::{
-    AdmissionFacts, AdmissionPolicy, ArgumentsFact, CallerFact, Decision, InventoryFact, Outcome, QuotaFact,
+    AdmissionPolicy, ArgumentsFact, CallerFact, Decision, InventoryFact, Outcome, QuotaFact, ServerToolFacts,
     SessionFact,
 };
-use crate::approval::{Approval, ApprovalState};
-use crate::digest::{ArgumentDigest, DescriptorDigest, Fingerprint};
+use crate::approval::{Approval, ApprovalState, RequestedTool};
+use crate::digest::{ArgumentDigest, ContentHash, DescriptorDigest, Fingerprint};
 use crate::grant::Grantee;
-use crate::id::{InvocationId, ServerId};
+use crate::id::{CodeToolId, InvocationId, ServerId};
 use crate::policy::{SideEffectLevel, ToolPolicy};
 use crate::principal::{Scope, Scopes};
 use crate::readiness::{Boundary, Readiness};
@@ -34,7 +33,7 @@ pub fn run(policy: &dyn AdmissionPolicy) {
 }
 
 /// A call with effects that needs approval, has it, and is allowed.
-fn allowed() -> AdmissionFacts {
+fn allowed() -> ServerToolFacts {
     let record = server("weather");
     let echo = descriptor("echo", "one");
     let mut classification = super::samples::classification(&record, &echo);
@@ -46,11 +45,15 @@ fn allowed() -> AdmissionFacts {
     };
     let argument_digest = ArgumentDigest::of(b"{}");
     let approval = super::samples::approved(&Approval {
-        descriptor_digest: echo.digest(),
+        tool: RequestedTool::Server {
+            server: record.id.clone(),
+            tool: tool("echo"),
+            descriptor_digest: echo.digest(),
+        },
         argument_digest,
         ..super::samples::approval(&record.id, "echo")
     });
-    AdmissionFacts {
+    ServerToolFacts {
         now: now(),
         status: ServerStatus::Active,
         readiness: Readiness {
@@ -78,7 +81,7 @@ fn allowed() -> AdmissionFacts {
 }
 
 /// What is wrong, what it is answered with, in the order of the steps. Those with one number exclude each other.
-type Fault = (u8, ReasonCode, fn(&mut AdmissionFacts));
+type Fault = (u8, ReasonCode, fn(&mut ServerToolFacts));
 
 fn faults() -> Vec<Fault> {
     vec![
@@ -145,7 +148,7 @@ fn reason(decision: &Decision) -> Option<ReasonCode> {
 
 /// Every set of faults: the answer is that of the first step that fails, and never yes.
 fn the_first_failing_step_answers(policy: &dyn AdmissionPolicy) {
-    let decision = policy.decide(&allowed());
+    let decision = policy.decide((&allowed()).into());
     assert_eq!(
         decision.outcome,
         Outcome::Allow,
@@ -172,7 +175,7 @@ fn the_first_failing_step_answers(policy: &dyn AdmissionPolicy) {
         for (_, (_, _, apply)) in &chosen {
             apply(&mut facts);
         }
-        let decision = policy.decide(&facts);
+        let decision = policy.decide((&facts).into());
         assert_eq!(reason(&decision), Some(codes[0]), "of {codes:?}: {decision:?}");
         let expected = match codes[0] {
             ReasonCode::ApprovalRequired => Outcome::NeedsApproval,
@@ -192,19 +195,19 @@ fn refused_as(
     policy: &dyn AdmissionPolicy,
     code: ReasonCode,
     what: &str,
-    alter: impl Fn(&mut AdmissionFacts),
+    alter: impl Fn(&mut ServerToolFacts),
 ) {
     let mut facts = allowed();
     alter(&mut facts);
-    let decision = policy.decide(&facts);
+    let decision = policy.decide((&facts).into());
     assert_ne!(decision.outcome, Outcome::Allow, "{what} is allowed");
     assert_eq!(reason(&decision), Some(code), "{what}: {decision:?}");
 }
 
-fn allowed_with(policy: &dyn AdmissionPolicy, what: &str, alter: impl Fn(&mut AdmissionFacts)) {
+fn allowed_with(policy: &dyn AdmissionPolicy, what: &str, alter: impl Fn(&mut ServerToolFacts)) {
     let mut facts = allowed();
     alter(&mut facts);
-    let decision = policy.decide(&facts);
+    let decision = policy.decide((&facts).into());
     assert_eq!(
         decision.outcome,
         Outcome::Allow,
@@ -242,7 +245,7 @@ fn every_drift_is_refused(policy: &dyn AdmissionPolicy) {
 fn only_the_granted_may(policy: &dyn AdmissionPolicy) {
     let caller = || Grantee::Subject(subject("caller"));
     let with = |grants: Vec<(Grantee, Option<&'static str>)>, scopes: Scopes| {
-        move |facts: &mut AdmissionFacts| {
+        move |facts: &mut ServerToolFacts| {
             facts.caller.scopes = scopes;
             let grants = grants
                 .iter()
@@ -293,12 +296,38 @@ fn only_the_very_approval_counts(policy: &dyn AdmissionPolicy) {
     let alterations: Vec<(&str, Alteration)> = vec![
         (
             "another server",
-            Box::new(|approval| approval.server = ServerId::new()),
+            Box::new(|approval| {
+                if let RequestedTool::Server { server, .. } = &mut approval.tool {
+                    *server = ServerId::new();
+                }
+            }),
         ),
-        ("another tool", Box::new(|approval| approval.tool = tool("other"))),
+        (
+            "another tool",
+            Box::new(|approval| {
+                if let RequestedTool::Server { tool: name, .. } = &mut approval.tool {
+                    *name = tool("other");
+                }
+            }),
+        ),
+        (
+            "a code tool",
+            Box::new(|approval| {
+                approval.tool = RequestedTool::Code {
+                    id: CodeToolId::new(),
+                    family: "echo".parse().unwrap(),
+                    version: "1".parse().unwrap(),
+                    content_hash: ContentHash::of(b"content"),
+                };
+            }),
+        ),
         (
             "another descriptor",
-            Box::new(|approval| approval.descriptor_digest = DescriptorDigest::of(b"other")),
+            Box::new(|approval| {
+                if let RequestedTool::Server { descriptor_digest, .. } = &mut approval.tool {
+                    *descriptor_digest = DescriptorDigest::of(b"other");
+                }
+            }),
         ),
         (
             "other arguments",
@@ -364,7 +393,7 @@ fn only_the_very_approval_counts(policy: &dyn AdmissionPolicy) {
 
 fn break_glass_is_for_admins(policy: &dyn AdmissionPolicy) {
     let glass = |scope: Scope, reason: &'static str| {
-        move |facts: &mut AdmissionFacts| {
+        move |facts: &mut ServerToolFacts| {
             facts.approval = None;
             facts.caller.scopes = Scopes::NONE.with(scope);
             facts.caller.break_glass = Some(reason.to_owned());
@@ -380,7 +409,7 @@ fn break_glass_is_for_admins(policy: &dyn AdmissionPolicy) {
     ] {
         let mut facts = allowed();
         glass(scope, reason)(&mut facts);
-        let decision = policy.decide(&facts);
+        let decision = policy.decide((&facts).into());
         assert_eq!(
             decision.outcome,
             Outcome::Deny,
@@ -417,7 +446,6 @@ fn contradictions_are_refused(policy: &dyn AdmissionPolicy) {
     for (_, _, apply) in faults() {
         let mut facts = allowed();
         apply(&mut facts);
-        let facts = Arc::new(facts);
-        assert_eq!(policy.decide(&facts), policy.decide(&facts));
+        assert_eq!(policy.decide((&facts).into()), policy.decide((&facts).into()));
     }
 }

@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
-use crate::approval::{Approval, ApprovalState};
+use crate::approval::{Approval, ApprovalState, RequestedTool};
 use crate::audit::{AuditAction, AuditEntries, AuditEntry, AuditQuery};
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::descriptor::{Descriptor, ToolName};
 use crate::digest::{ArgumentDigest, DescriptorDigest};
 use crate::error::{Error, ErrorKind, Result};
-use crate::grant::{Grant, Grantee};
+use crate::grant::{Grant, GrantedTools, Grantee};
 use crate::id::{ApprovalId, GrantId, InstanceId, InvocationId, ProjectId, ServerId};
-use crate::invocation::{Invocation, InvocationIntent, InvocationOutcome, InvocationRecord, Settlement};
+use crate::invocation::{
+    Invocation, InvocationIntent, InvocationOutcome, InvocationRecord, InvokedTool, Settlement,
+};
 use crate::json::JsonText;
 use crate::page::{Page, PageRequest};
 use crate::policy::{Classification, SideEffectLevel, ToolPolicy};
@@ -105,8 +107,10 @@ pub(super) fn grant(server: &ServerId, project: &ProjectId, to: &str) -> Grant {
         id: GrantId::new(),
         project: project.clone(),
         grantee: Grantee::Subject(subject(to)),
-        server: server.clone(),
-        tool: None,
+        tools: GrantedTools::Server {
+            server: server.clone(),
+            tool: None,
+        },
         created_by: subject("admin"),
         created_at: now(),
     }
@@ -116,9 +120,11 @@ pub(super) fn approval(server: &ServerId, name: &str) -> Approval {
     Approval {
         id: ApprovalId::new(),
         project: ProjectId::default(),
-        server: server.clone(),
-        tool: tool(name),
-        descriptor_digest: DescriptorDigest::of(b"seen"),
+        tool: RequestedTool::Server {
+            server: server.clone(),
+            tool: tool(name),
+            descriptor_digest: DescriptorDigest::of(b"seen"),
+        },
         arguments: JsonText::empty_object(),
         argument_digest: ArgumentDigest::of(b"{}"),
         requested_by: subject("caller"),
@@ -148,11 +154,13 @@ pub(super) fn invocation(server: &ServerRecord, name: &str) -> Invocation {
         identity: Identity::Host,
         surface: Surface::Library,
         project: server.project.clone(),
-        server: server.id.clone(),
-        server_name: server.definition.name.clone(),
-        tool: tool(name),
-        descriptor_digest: Some(DescriptorDigest::of(b"seen")),
-        policy_revision: Some(Revision(1)),
+        tool: InvokedTool::Server {
+            server: server.id.clone(),
+            server_name: server.definition.name.clone(),
+            tool: tool(name),
+            descriptor_digest: Some(DescriptorDigest::of(b"seen")),
+            policy_revision: Some(Revision(1)),
+        },
         side_effect_level: Some(SideEffectLevel::Write),
         argument_digest: ArgumentDigest::of(b"{}"),
         approval: None,

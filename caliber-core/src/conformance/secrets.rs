@@ -6,7 +6,7 @@ use super::samples::{commit, commit_expecting, now, refused, server, with_token}
 use super::{Case, cases, run_all};
 use crate::error::ErrorKind;
 use crate::id::SecretId;
-use crate::registry::{Change, Entity, Expect, NewSecret, Registry, Revision};
+use crate::registry::{Change, Entity, Expect, NewSecret, Registry, Revision, SecretOwner};
 use crate::secret::{SecretReference, SecretSource, SecretText};
 use crate::server::{Auth, ServerRecord};
 
@@ -83,7 +83,7 @@ mod clauses {
     fn secret(server: &ServerRecord, id: &SecretId, value: &str) -> NewSecret {
         NewSecret {
             id: id.clone(),
-            server: server.id.clone(),
+            owner: SecretOwner::Server(server.id.clone()),
             value: SecretText::new(value),
         }
     }

@@ -8,13 +8,16 @@ use crate::audit::{AuditEntries, AuditEntry};
 use crate::clock::Timestamp;
 use crate::descriptor::ToolName;
 use crate::error::{Error, ErrorKind, Result};
-use crate::grant::Membership;
+use crate::grant::{GrantedTools, Membership};
 use crate::id::{InvocationId, ProjectId, SecretId, ServerId};
 use crate::inventory::Inventory;
 use crate::invocation::{InvocationIntent, InvocationOutcome, InvocationRecord, Settlement};
 use crate::policy::Classification;
 use crate::reason::ReasonCode;
-use crate::registry::{Change, Commit, Committed, Entity, NewInventory, NewSecret, Retention, Revision};
+use crate::registry::{
+    Change, Commit, Committed, DeploymentReference, Entity, NewInventory, NewSecret, Retention, Revision,
+    SecretOwner,
+};
 use crate::secret::SecretReference;
 use crate::server::{ServerDefinition, ServerRecord};
 
@@ -31,6 +34,12 @@ impl State {
             Change::RegisterServer { record, secrets } => moved(self.register(*record, secrets)?),
             Change::UpdateServer { record, secrets } => moved(self.update(*record, secrets)?),
             Change::RemoveServer { id } => moved(self.remove(&id)?),
+            Change::RegisterCodeTool { record, secrets } => moved(self.register_code_tool(*record, secrets)?),
+            Change::UpdateCodeTool { record } => moved(self.update_code_tool(*record)?),
+            Change::RecordInspection { tool } => {
+                self.code_tool_exists(&tool)?;
+                Committed::default()
+            }
             Change::RecordConnection { server, at, error } => {
                 self.record_connection(&server, at, error)?;
                 Committed::default()
@@ -39,7 +48,10 @@ impl State {
             Change::Classify { classification } => moved(self.classify(*classification)?),
             Change::Declassify { server, tool } => moved(self.declassify(server, tool)?),
             Change::CreateGrant { grant } => {
-                self.server_exists(&grant.server)?;
+                match &grant.tools {
+                    GrantedTools::Server { server, .. } => self.server_exists(server)?,
+                    GrantedTools::Family { project, family } => self.family_exists(project, family)?,
+                }
                 let access = Entity::Access(grant.project.clone());
                 self.grants.insert(grant.id.clone(), grant);
                 moved(self.advance(access))
@@ -141,8 +153,9 @@ impl State {
             stored.status = record.status;
             stored.updated_at = at;
             let referred = stored_secrets(&stored.definition);
+            let owner = SecretOwner::Server(id.clone());
             self.secrets
-                .retain(|secret, (server, _)| *server != id || referred.contains(secret));
+                .retain(|secret, (of, _)| *of != owner || referred.contains(secret));
         }
         self.keep_secrets(secrets);
         if moved {
@@ -157,9 +170,9 @@ impl State {
         Ok(revision)
     }
 
-    fn keep_secrets(&mut self, secrets: Vec<NewSecret>) {
-        for NewSecret { id, server, value } in secrets {
-            self.secrets.insert(id, (server, value));
+    pub(super) fn keep_secrets(&mut self, secrets: Vec<NewSecret>) {
+        for NewSecret { id, owner, value } in secrets {
+            self.secrets.insert(id, (owner, value));
         }
     }
 
@@ -172,22 +185,14 @@ impl State {
             .filter(|(server, _)| server == id)
             .collect();
         if let Some((_, first)) = needed.first() {
-            return Err(Error::new(
-                ErrorKind::Conflict,
-                format!(
-                    "{} deployments need this server, among them {}@{}",
-                    needed.len(),
-                    crate::text::escaped(&first.alias, 80),
-                    crate::text::escaped(&first.workflow, 80)
-                ),
-            )
-            .with_reason(ReasonCode::InUse));
+            return Err(in_use("server", needed.len(), first));
         }
         self.names.remove(&record.definition.name);
         self.servers.remove(id);
         self.inventories.remove(id);
-        self.grants.retain(|_, grant| grant.server != *id);
-        self.secrets.retain(|_, (server, _)| server != id);
+        self.grants.retain(|_, grant| grant.server() != Some(id));
+        let owner = SecretOwner::Server(id.clone());
+        self.secrets.retain(|_, (of, _)| *of != owner);
         let tools: Vec<_> = self
             .classifications
             .keys()
@@ -438,6 +443,19 @@ impl State {
         }
         removed + audit_before.map_or(0, |before| self.audit.prune(before))
     }
+}
+
+/// The refusal to take away what deployments need.
+pub(super) fn in_use(what: &str, count: usize, first: &DeploymentReference) -> Error {
+    Error::new(
+        ErrorKind::Conflict,
+        format!(
+            "{count} deployments need this {what}, among them {}@{}",
+            crate::text::escaped(&first.alias, 80),
+            crate::text::escaped(&first.workflow, 80)
+        ),
+    )
+    .with_reason(ReasonCode::InUse)
 }
 
 fn moved(revision: Revision) -> Committed {

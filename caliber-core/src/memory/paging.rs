@@ -3,9 +3,10 @@
 use std::str::FromStr;
 
 use crate::audit::{AuditEntry, AuditQuery};
+use crate::code_tool::CodeToolSummary;
 use crate::error::{Error, Result};
 use crate::page::{Page, PageRequest};
-use crate::registry::ServerQuery;
+use crate::registry::{CodeToolQuery, ServerQuery};
 use crate::server::ServerSummary;
 
 /// The key that the last page ended with.
@@ -99,6 +100,32 @@ pub(super) fn matches(query: &ServerQuery, server: &ServerSummary) -> bool {
         && transport
             .as_ref()
             .is_none_or(|transport| *transport == server.transport)
+        && text.as_ref().is_none_or(holds)
+}
+
+/// Whether a list of code tools shows `tool`.
+pub(super) fn matches_code_tool(query: &CodeToolQuery, tool: &CodeToolSummary) -> bool {
+    let CodeToolQuery {
+        viewer,
+        family,
+        project,
+        status,
+        visibility,
+        text,
+    } = query;
+    let holds = |text: &String| {
+        let text = text.to_ascii_lowercase();
+        [tool.family.as_str(), &tool.description]
+            .into_iter()
+            .any(|place| place.to_ascii_lowercase().contains(&text))
+    };
+    viewer
+        .as_ref()
+        .is_none_or(|viewer| viewer.sees(&tool.owner, &tool.project, tool.visibility))
+        && family.as_ref().is_none_or(|family| *family == tool.family)
+        && project.as_ref().is_none_or(|project| *project == tool.project)
+        && status.is_none_or(|status| status == tool.status)
+        && visibility.is_none_or(|visibility| visibility == tool.visibility)
         && text.as_ref().is_none_or(holds)
 }
 

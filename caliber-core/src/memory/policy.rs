@@ -1,12 +1,15 @@
 //! The admission order in its plainest form.
 
 use crate::admission::{
-    AdmissionFacts, AdmissionPolicy, ArgumentsFact, Decision, InventoryFact, QuotaFact, SessionFact,
+    AdmissionFacts, AdmissionPolicy, ArgumentsFact, CodeToolFacts, Decision, InventoryFact, QuotaFact,
+    ServerToolFacts, SessionFact,
 };
-use crate::approval::ApprovalState;
+use crate::approval::{Approval, ApprovalState, RequestedTool};
+use crate::clock::Timestamp;
+use crate::code_tool::{CodeToolDefinition, CodeToolStatus};
 use crate::grant::Grantee;
 use crate::inventory::{ToolState, classification_state};
-use crate::principal::Scope;
+use crate::principal::{Scope, Subject};
 use crate::readiness::{Boundary, Readiness, ReadinessFacts};
 use crate::reason::{Reason, ReasonCode};
 use crate::server::{Endpoint, ServerStatus};
@@ -16,8 +19,12 @@ use crate::server::{Endpoint, ServerStatus};
 pub struct ReferencePolicy;
 
 impl AdmissionPolicy for ReferencePolicy {
-    fn decide(&self, facts: &AdmissionFacts) -> Decision {
-        decide(facts).unwrap_or_else(|decision| decision)
+    fn decide(&self, facts: AdmissionFacts<'_>) -> Decision {
+        let decision = match facts {
+            AdmissionFacts::ServerTool(facts) => decide(facts),
+            AdmissionFacts::CodeTool(facts) => decide_run(facts),
+        };
+        decision.unwrap_or_else(|refusal| refusal)
     }
 
     fn readiness(&self, facts: &ReadinessFacts) -> Readiness {
@@ -32,11 +39,18 @@ impl AdmissionPolicy for ReferencePolicy {
             warnings: Vec::new(),
         }
     }
+
+    fn blockers(&self, _: &CodeToolDefinition) -> Vec<Reason> {
+        Vec::new()
+    }
+}
+
+fn deny(code: ReasonCode, text: &str) -> Decision {
+    Decision::deny(Reason::new(code, text))
 }
 
 /// The steps, one after the other; the first that fails answers.
-fn decide(facts: &AdmissionFacts) -> Result<Decision, Decision> {
-    let deny = |code, text: &str| Decision::deny(Reason::new(code, text));
+fn decide(facts: &ServerToolFacts) -> Result<Decision, Decision> {
     let of_another_tool = facts
         .classification
         .as_ref()
@@ -106,15 +120,85 @@ fn decide(facts: &AdmissionFacts) -> Result<Decision, Decision> {
             "no grant lets this caller call the tool",
         ));
     }
-    match &facts.arguments {
-        ArgumentsFact::Fit => {}
-        ArgumentsFact::Unfit { problem } => return Err(deny(ReasonCode::ArgumentsInvalid, problem)),
-        ArgumentsFact::Unchecked { problem } => return Err(deny(ReasonCode::ArgumentsUnchecked, problem)),
-    }
+    fit(&facts.arguments)?;
     if bound.policy.requires_approval && facts.caller.break_glass.is_none() {
-        consent(facts)?;
+        let wanted = RequestedTool::Server {
+            server: bound.server.clone(),
+            tool: facts.caller.tool.clone(),
+            descriptor_digest: listed,
+        };
+        let same_call = |approval: &Approval| {
+            approval.tool == wanted && approval.argument_digest == facts.argument_digest
+        };
+        consent(facts.approval.as_ref(), same_call, &facts.caller.subject, facts.now)?;
     }
-    match facts.quota {
+    quota(facts.quota)
+}
+
+/// The same for a run.
+fn decide_run(facts: &CodeToolFacts) -> Result<Decision, Decision> {
+    let caller = &facts.caller;
+    let without_reason = caller
+        .break_glass
+        .as_ref()
+        .is_some_and(|reason| reason.trim().is_empty());
+    if without_reason {
+        return Err(deny(ReasonCode::PolicyError, "the facts contradict each other"));
+    }
+    if facts.status == CodeToolStatus::Archived {
+        return Err(deny(ReasonCode::ToolArchived, "the version is archived; use another one"));
+    }
+    if !facts.sandbox.as_ref().is_some_and(|report| report.is_available()) {
+        return Err(deny(
+            ReasonCode::SandboxUnavailable,
+            "there is no sandbox that enforces what is required",
+        ));
+    }
+    if let Some(first) = facts.blockers.first() {
+        let mut decision = deny(first.code, &first.text);
+        decision.reasons.extend(facts.blockers.iter().skip(1).cloned());
+        return Err(decision);
+    }
+    if facts.computed_hash != facts.content_hash
+        || facts.expected_hash.is_some_and(|expected| expected != facts.content_hash)
+    {
+        return Err(deny(
+            ReasonCode::SourceChanged,
+            "the tool is not the one that was registered, or was pinned",
+        ));
+    }
+    let granted = caller.grants.iter().any(|grantee| match grantee {
+        Grantee::Subject(subject) => *subject == caller.subject,
+        Grantee::Scope(scope) => caller.scopes.allow(*scope),
+    });
+    if !caller.scopes.allow(Scope::Admin) && (!granted || caller.break_glass.is_some()) {
+        return Err(deny(
+            ReasonCode::NotGranted,
+            "no grant lets this caller run the tool",
+        ));
+    }
+    fit(&facts.arguments)?;
+    if facts.policy.requires_approval && caller.break_glass.is_none() {
+        let same_call = |approval: &Approval| {
+            matches!(&approval.tool, RequestedTool::Code { id, content_hash, .. }
+                if *id == facts.tool && *content_hash == facts.content_hash)
+                && approval.argument_digest == facts.argument_digest
+        };
+        consent(facts.approval.as_ref(), same_call, &caller.subject, facts.now)?;
+    }
+    quota(facts.quota)
+}
+
+fn fit(arguments: &ArgumentsFact) -> Result<(), Decision> {
+    match arguments {
+        ArgumentsFact::Fit => Ok(()),
+        ArgumentsFact::Unfit { problem } => Err(deny(ReasonCode::ArgumentsInvalid, problem)),
+        ArgumentsFact::Unchecked { problem } => Err(deny(ReasonCode::ArgumentsUnchecked, problem)),
+    }
+}
+
+fn quota(quota: QuotaFact) -> Result<Decision, Decision> {
+    match quota {
         QuotaFact::NotAsked => Ok(Decision::allow()),
         QuotaFact::Exhausted { .. } => Err(deny(
             ReasonCode::RateLimited,
@@ -128,7 +212,7 @@ fn decide(facts: &AdmissionFacts) -> Result<Decision, Decision> {
 }
 
 /// Admins may call what is allowed, also past approval; others need a grant for the tool, and approval.
-fn may(facts: &AdmissionFacts) -> bool {
+fn may(facts: &ServerToolFacts) -> bool {
     let caller = &facts.caller;
     let granted = caller.grants.iter().any(|(grantee, tool)| {
         let to_caller = match grantee {
@@ -141,26 +225,23 @@ fn may(facts: &AdmissionFacts) -> bool {
 }
 
 /// Whether somebody else consented to exactly this call.
-fn consent(facts: &AdmissionFacts) -> Result<(), Decision> {
-    let Some(approval) = &facts.approval else {
+fn consent(
+    approval: Option<&Approval>,
+    is_same_call: impl Fn(&Approval) -> bool,
+    caller: &Subject,
+    now: Timestamp,
+) -> Result<(), Decision> {
+    let Some(approval) = approval else {
         return Err(Decision::needs_approval(Reason::new(
             ReasonCode::ApprovalRequired,
             "the call needs a person's consent",
         )));
     };
     let refused = |text: &str| Err(Decision::deny(Reason::new(ReasonCode::ApprovalInvalid, text)));
-    let same_call = facts.inventory == InventoryFact::Listed(approval.descriptor_digest)
-        && approval.argument_digest == facts.argument_digest
-        && approval.tool == facts.caller.tool
-        && facts
-            .classification
-            .as_ref()
-            .is_some_and(|bound| bound.server == approval.server)
-        && approval.requested_by == facts.caller.subject;
-    if !same_call {
+    if !is_same_call(approval) || approval.requested_by != *caller {
         return refused("the approval belongs to another call");
     }
-    if approval.expires_at <= facts.now {
+    if approval.expires_at <= now {
         return refused("the approval has expired; ask again");
     }
     match &approval.state {

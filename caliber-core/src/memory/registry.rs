@@ -9,18 +9,20 @@ use super::state::State;
 use crate::approval::{Approval, ApprovalState};
 use crate::audit::{AuditEntry, AuditQuery};
 use crate::clock::{Clock, SystemClock};
+use crate::code_tool::{CodeToolRecord, CodeToolSummary};
 use crate::descriptor::ToolName;
 use crate::digest::TokenHash;
 use crate::error::{Error, ErrorKind, Result};
 use crate::grant::{Grant, Membership};
-use crate::id::{ApprovalId, AuditId, InvocationId, ProjectId, ServerId};
+use crate::id::{ApprovalId, AuditId, CodeToolId, InvocationId, ProjectId, ServerId};
 use crate::inventory::{Inventory, ToolView};
-use crate::invocation::InvocationRecord;
+use crate::invocation::{InvocationRecord, InvokedTool};
 use crate::page::{Page, PageRequest};
 use crate::principal::Subject;
 use crate::reason::ReasonCode;
 use crate::registry::{
-    AdmissionQuery, Commit, Committed, DeploymentReference, Registry, ServerQuery, StoredFacts,
+    AdmissionQuery, CodeToolQuery, Commit, Committed, DeploymentReference, InvocationsOf, Registry,
+    RunAdmissionQuery, ServerQuery, StoredFacts, StoredRunFacts,
 };
 use crate::secret::{SecretReference, SecretSource, SecretText};
 use crate::server::{ServerName, ServerRecord, ServerSummary};
@@ -69,6 +71,20 @@ impl MemoryRegistry {
     /// Says that no deployment needs a server any more.
     pub fn clear_deployments(&self, server: &ServerId) {
         self.state().deployments.retain(|(needed, _)| needed != server);
+    }
+
+    /// Says that a deployment needs a version of a code tool, so that it cannot be archived.
+    pub fn add_code_tool_deployment(&self, tool: &CodeToolId, reference: DeploymentReference) {
+        self.state()
+            .code_tool_deployments
+            .push((tool.clone(), reference));
+    }
+
+    /// Says that no deployment needs a version any more.
+    pub fn clear_code_tool_deployments(&self, tool: &CodeToolId) {
+        self.state()
+            .code_tool_deployments
+            .retain(|(needed, _)| needed != tool);
     }
 
     /// Fails from now on, with `Unavailable`, until `None` ends it.
@@ -191,6 +207,35 @@ impl Registry for MemoryRegistry {
         Ok(needed.map(|(_, reference)| reference.clone()).collect())
     }
 
+    async fn run_admission(&self, query: &RunAdmissionQuery) -> Result<Option<StoredRunFacts>> {
+        Ok(self.read()?.run_facts(query))
+    }
+
+    async fn code_tool(&self, id: &CodeToolId) -> Result<Option<CodeToolRecord>> {
+        Ok(self.read()?.code_tools.get(id).cloned())
+    }
+
+    async fn code_tools(&self, query: &CodeToolQuery, page: &PageRequest) -> Result<Page<CodeToolSummary>> {
+        let state = self.read()?;
+        let after: Option<CodeToolId> = paging::after(page)?;
+        // A version keeps its place in the list for ever, so the last one shown says where to go on.
+        let mut rest = state.versions.values();
+        if let Some(after) = &after {
+            rest.find(|id| *id == after);
+        }
+        let found = rest.filter_map(|id| {
+            let summary = state.code_tools.get(id)?.summary();
+            paging::matches_code_tool(query, &summary).then(|| (id.to_string(), summary))
+        });
+        Ok(paging::page(found, page))
+    }
+
+    async fn deployments_using_code_tool(&self, id: &CodeToolId) -> Result<Vec<DeploymentReference>> {
+        let state = self.read()?;
+        let needed = state.code_tool_deployments.iter().filter(|(needed, _)| needed == id);
+        Ok(needed.map(|(_, reference)| reference.clone()).collect())
+    }
+
     async fn grants(&self, project: &ProjectId, page: &PageRequest) -> Result<Page<Grant>> {
         let state = self.read()?;
         let own = state.grants.iter().filter(|(_, grant)| grant.project == *project);
@@ -274,15 +319,15 @@ impl Registry for MemoryRegistry {
             .map(|stored| stored.record.clone()))
     }
 
-    async fn invocations(
-        &self,
-        server: Option<&ServerId>,
-        page: &PageRequest,
-    ) -> Result<Page<InvocationRecord>> {
+    async fn invocations(&self, of: &InvocationsOf, page: &PageRequest) -> Result<Page<InvocationRecord>> {
         let state = self.read()?;
         let records = state.invocations.iter().map(|(id, stored)| (id, &stored.record));
-        let found =
-            records.filter(|(_, record)| server.is_none_or(|server| record.invocation.server == *server));
+        let found = records.filter(|(_, record)| match (of, &record.invocation.tool) {
+            (InvocationsOf::Everything, _) => true,
+            (InvocationsOf::Server(wanted), InvokedTool::Server { server, .. }) => wanted == server,
+            (InvocationsOf::CodeTool(wanted), InvokedTool::Code { id, .. }) => wanted == id,
+            (InvocationsOf::Server(_) | InvocationsOf::CodeTool(_), _) => false,
+        });
         paging::newest_first(found, page)
     }
 

@@ -1,22 +1,27 @@
 //! What the reference registry holds, and the revisions of it.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::approval::Approval;
 use crate::audit::{AuditEntries, AuditEntry};
 use crate::clock::Timestamp;
+use crate::code_tool::{CodeToolRecord, FamilyName, ToolVersion};
 use crate::descriptor::{Descriptor, ToolName};
 use crate::digest::TokenHash;
 use crate::error::{Error, ErrorKind, Result};
 use crate::grant::{Grant, Membership};
-use crate::id::{ApprovalId, AuditId, GrantId, InvocationId, ProjectId, SecretId, ServerId, TokenId};
+use crate::id::{
+    ApprovalId, AuditId, CodeToolId, GrantId, InvocationId, ProjectId, SecretId, ServerId, TokenId,
+};
 use crate::inventory::{Inventory, ToolView};
 use crate::invocation::InvocationRecord;
 use crate::policy::Classification;
 use crate::principal::Subject;
 use crate::reason::ReasonCode;
 use crate::registry::{
-    AdmissionQuery, DeploymentReference, Entity, Expect, Revision, StoredFacts, ToolFacts,
+    AdmissionQuery, DeploymentReference, Entity, Expect, Revision, RunAdmissionQuery, SecretOwner,
+    StoredFacts, StoredRunFacts, ToolFacts,
 };
 use crate::secret::SecretText;
 use crate::server::{ServerName, ServerRecord, Visibility};
@@ -34,10 +39,17 @@ pub(super) struct State {
     pub(super) approvals: BTreeMap<ApprovalId, Approval>,
     pub(super) invocations: BTreeMap<InvocationId, StoredInvocation>,
     pub(super) audit: Trail,
-    pub(super) secrets: BTreeMap<SecretId, (ServerId, SecretText)>,
+    pub(super) secrets: BTreeMap<SecretId, (SecretOwner, SecretText)>,
     pub(super) deployments: Vec<(ServerId, DeploymentReference)>,
+    pub(super) code_tools: BTreeMap<CodeToolId, CodeToolRecord>,
+    /// The versions in the order of lists: by family, by project, the newest first.
+    pub(super) versions: BTreeMap<VersionKey, CodeToolId>,
+    pub(super) code_tool_deployments: Vec<(CodeToolId, DeploymentReference)>,
     revisions: BTreeMap<Entity, Counter>,
 }
+
+/// What names a version, in the order of lists.
+pub(super) type VersionKey = (FamilyName, ProjectId, Reverse<ToolVersion>);
 
 /// A token with what it is found by.
 #[derive(Debug)]
@@ -190,8 +202,8 @@ impl State {
         let grants = self
             .grants
             .values()
-            .filter(|grant| grant.server == query.server && projects.contains(&grant.project))
-            .filter(|grant| grant.concerns(&query.subject, &query.tool))
+            .filter(|grant| projects.contains(&grant.project))
+            .filter(|grant| grant.opens_tool(&query.subject, &query.server, &query.tool))
             .cloned()
             .collect();
         let approval = query
@@ -206,13 +218,7 @@ impl State {
         ];
         entities.extend(projects.into_iter().map(Entity::Access));
         entities.extend(query.approval.clone().map(Entity::Approval));
-        let expect = entities
-            .into_iter()
-            .map(|entity| {
-                let revision = self.revision(&entity);
-                (entity, revision)
-            })
-            .collect();
+        let expect = self.as_they_are(entities);
         Some(StoredFacts {
             discovered: inventory.is_some(),
             tool,
@@ -224,8 +230,48 @@ impl State {
             server,
             grants,
             approval,
-            expect: Expect(expect),
+            expect,
         })
+    }
+
+    /// Everything that one admission of a run is decided on.
+    pub(super) fn run_facts(&self, query: &RunAdmissionQuery) -> Option<StoredRunFacts> {
+        let record = self.code_tools.get(&query.tool)?.clone();
+        let mut projects = BTreeSet::from([record.project.clone()]);
+        if record.visibility == Visibility::Public {
+            projects.insert(query.project.clone());
+        }
+        let family = &record.definition.family;
+        let grants = self
+            .grants
+            .values()
+            .filter(|grant| projects.contains(&grant.project))
+            .filter(|grant| grant.opens_family(&query.subject, &record.project, family))
+            .cloned()
+            .collect();
+        let approval = query
+            .approval
+            .as_ref()
+            .and_then(|id| self.approvals.get(id))
+            .cloned();
+        let mut entities = vec![Entity::CodeTool(query.tool.clone())];
+        entities.extend(projects.into_iter().map(Entity::Access));
+        entities.extend(query.approval.clone().map(Entity::Approval));
+        Some(StoredRunFacts {
+            record,
+            grants,
+            approval,
+            expect: self.as_they_are(entities),
+        })
+    }
+
+    /// The revisions of things.
+    fn as_they_are(&self, entities: Vec<Entity>) -> Expect {
+        let with_revision = |entity| {
+            let revision = self.revision(&entity);
+            (entity, revision)
+        };
+        Expect(entities.into_iter().map(with_revision).collect())
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use caliber_core::audit::AuditAction;
 use caliber_core::gateway::Gateway;
-use caliber_core::invocation::InvocationOutcome;
+use caliber_core::invocation::{InvocationOutcome, InvokedTool};
 use caliber_core::memory::{CallEnd, Parts, ScriptedGateway, ScriptedServer, ScriptedTool};
 use caliber_core::policy::ToolPolicy;
 use caliber_core::principal::{Identity, Scope, Surface};
@@ -45,23 +45,22 @@ async fn a_record_says_who_called_what_under_which_decision() {
     assert_eq!(call.id, outcome.invocation);
     assert_eq!((call.subject.as_str(), &call.identity), ("ada", &Identity::Host));
     assert_eq!(
-        (call.surface, call.server.clone()),
-        (Surface::Workflow, world.server.id.clone())
-    );
-    assert_eq!(
-        (call.project.as_str(), call.server_name.as_str()),
-        ("default", "weather")
+        (call.surface, call.project.as_str()),
+        (Surface::Workflow, "default")
     );
     let view = world
         .caliber
         .tool(&admin(), &world.server.id, &tool("number"))
         .await
         .unwrap();
-    assert_eq!(call.descriptor_digest, Some(view.descriptor.digest()));
-    assert_eq!(
-        call.policy_revision,
-        view.classification.map(|bound| bound.revision)
-    );
+    let called = InvokedTool::Server {
+        server: world.server.id.clone(),
+        server_name: "weather".parse().unwrap(),
+        tool: tool("number"),
+        descriptor_digest: Some(view.descriptor.digest()),
+        policy_revision: view.classification.map(|bound| bound.revision),
+    };
+    assert_eq!(call.tool, called);
     // White space is no other argument.
     let digest = caliber_core::digest::ArgumentDigest::of(ARGUMENTS.as_bytes());
     assert_eq!(call.argument_digest, digest);

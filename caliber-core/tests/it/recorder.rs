@@ -8,7 +8,7 @@ use caliber_core::memory::{Outage, Parts};
 use caliber_core::page::PageRequest;
 use caliber_core::policy::ToolPolicy;
 use caliber_core::reason::ReasonCode;
-use caliber_core::registry::Registry;
+use caliber_core::registry::{InvocationsOf, Registry};
 use caliber_core::{ErrorKind, Settings};
 
 use crate::support::*;
@@ -27,7 +27,7 @@ async fn stored(world: &World) -> usize {
     world
         .parts
         .registry
-        .invocations(Some(&world.server.id), &page)
+        .invocations(&InvocationsOf::Server(world.server.id.clone()), &page)
         .await
         .unwrap()
         .items

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use caliber_core::address::{AddressCategory, Sidecar};
 use caliber_core::{Error, Result};
 
-use super::{ArgumentRule, LaunchRule, NamePattern, PYTHON, RemoteHost};
+use super::{ArgumentRule, LaunchRule, ModulePattern, NamePattern, PYTHON, RemoteHost};
 
 /// Reads a list of remote hosts.
 ///
@@ -33,6 +33,15 @@ pub fn parse_sidecars(text: &str) -> Result<Vec<Sidecar>> {
 ///
 /// `Invalid`, naming every entry that is none.
 pub fn parse_names(text: &str) -> Result<Vec<NamePattern>> {
+    parse_list(text)
+}
+
+/// Reads a list of modules that code tools may be: exact ones, packages with `.*` behind them, or `*`.
+///
+/// # Errors
+///
+/// `Invalid`, naming every entry that is none.
+pub fn parse_modules(text: &str) -> Result<Vec<ModulePattern>> {
     parse_list(text)
 }
 
@@ -147,5 +156,7 @@ mod tests {
         assert!(parse_sidecars("mcp-db-relational").is_err());
         assert_eq!(parse_names("API_*, TOKEN").unwrap().len(), 2);
         assert!(parse_names("API KEY").is_err());
+        assert_eq!(parse_modules("reports.*, tools").unwrap().len(), 2);
+        assert!(parse_modules("reports*").is_err());
     }
 }

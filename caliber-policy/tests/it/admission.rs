@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use caliber_core::admission::{
-    AdmissionFacts, AdmissionPolicy, ArgumentsFact, Decision, InventoryFact, Outcome, QuotaFact, SessionFact,
+    ServerToolFacts, AdmissionPolicy, ArgumentsFact, Decision, InventoryFact, Outcome, QuotaFact, SessionFact,
 };
-use caliber_core::approval::{Approval, ApprovalState};
+use caliber_core::approval::{Approval, ApprovalState, RequestedTool};
 use caliber_core::grant::Grantee;
 use caliber_core::id::ServerId;
 use caliber_core::policy::{SideEffectLevel, ToolPolicy};
@@ -19,11 +19,11 @@ use crate::facts::{
     is_presentable, ready, spent,
 };
 
-fn decide(facts: &AdmissionFacts) -> Decision {
-    Policy::default().decide(facts)
+fn decide(facts: &ServerToolFacts) -> Decision {
+    Policy::default().decide(facts.into())
 }
 
-fn code(facts: &AdmissionFacts) -> Option<ReasonCode> {
+fn code(facts: &ServerToolFacts) -> Option<ReasonCode> {
     decide(facts).reasons.first().map(|reason| reason.code)
 }
 
@@ -31,12 +31,12 @@ fn code(facts: &AdmissionFacts) -> Option<ReasonCode> {
 pub(crate) struct Example {
     pub(crate) code: ReasonCode,
     outcome: Outcome,
-    with: AdmissionFacts,
-    without: AdmissionFacts,
+    with: ServerToolFacts,
+    without: ServerToolFacts,
 }
 
 pub(crate) fn examples() -> Vec<Example> {
-    let refused = |code, without: &AdmissionFacts, change: fn(&mut AdmissionFacts)| {
+    let refused = |code, without: &ServerToolFacts, change: fn(&mut ServerToolFacts)| {
         let mut with = without.clone();
         change(&mut with);
         Example {
@@ -138,7 +138,7 @@ fn each_reason_refuses_and_its_neighbour_passes() {
     }
 }
 
-type Repair = Box<dyn Fn(&mut AdmissionFacts)>;
+type Repair = Box<dyn Fn(&mut ServerToolFacts)>;
 
 #[test]
 fn the_first_failing_step_answers() {
@@ -295,9 +295,21 @@ fn grants_reach_whom_they_name() {
 #[test]
 fn an_approval_is_for_exactly_one_call() {
     let misfits: [fn(&mut Approval); 12] = [
-        |approval| approval.server = ServerId::new(),
-        |approval| approval.tool = "forecast".parse().unwrap(),
-        |approval| approval.descriptor_digest = descriptor("changed"),
+        |approval| {
+            if let RequestedTool::Server { server, .. } = &mut approval.tool {
+                *server = ServerId::new();
+            }
+        },
+        |approval| {
+            if let RequestedTool::Server { tool, .. } = &mut approval.tool {
+                *tool = "forecast".parse().unwrap();
+            }
+        },
+        |approval| {
+            if let RequestedTool::Server { descriptor_digest, .. } = &mut approval.tool {
+                *descriptor_digest = descriptor("changed");
+            }
+        },
         |approval| approval.argument_digest = arguments("other"),
         |approval| approval.requested_by = "grace".parse().unwrap(),
         |approval| approval.expires_at = *NOW,
@@ -390,7 +402,7 @@ fn only_an_admin_breaks_the_glass_and_only_past_approval() {
 
 #[test]
 fn contradictions_decide_nothing() {
-    let contradictions: [fn(&mut AdmissionFacts); 8] = [
+    let contradictions: [fn(&mut ServerToolFacts); 8] = [
         |facts| facts.classification.as_mut().unwrap().tool = "forecast".parse().unwrap(),
         |facts| {
             let policy = &mut facts.classification.as_mut().unwrap().policy;

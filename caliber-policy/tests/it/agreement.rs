@@ -6,9 +6,9 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use caliber_core::admission::{
-    AdmissionFacts, AdmissionPolicy, ArgumentsFact, InventoryFact, Outcome, QuotaFact, SessionFact,
+    ServerToolFacts, AdmissionPolicy, ArgumentsFact, InventoryFact, Outcome, QuotaFact, SessionFact,
 };
-use caliber_core::approval::{Approval, ApprovalState};
+use caliber_core::approval::{Approval, ApprovalState, RequestedTool};
 use caliber_core::digest::{ArgumentDigest, DescriptorDigest, Fingerprint};
 use caliber_core::grant::Grantee;
 use caliber_core::id::ServerId;
@@ -21,14 +21,14 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use crate::facts::{
-    NOW, allowed, approval, arguments, blocked, consented, descriptor, fingerprint, is_presentable, spent,
+    NOW, SERVER, allowed, approval, arguments, blocked, consented, descriptor, fingerprint, is_presentable, spent,
 };
 use crate::naive;
 
 const CASES: u32 = 100_000;
 
 /// Made once: making them costs more than judging them.
-static ALLOWED: LazyLock<AdmissionFacts> = LazyLock::new(allowed);
+static ALLOWED: LazyLock<ServerToolFacts> = LazyLock::new(allowed);
 static APPROVAL: LazyLock<Approval> = LazyLock::new(approval);
 static WEATHER: LazyLock<DescriptorDigest> = LazyLock::new(|| descriptor("weather"));
 static CHANGED: LazyLock<DescriptorDigest> = LazyLock::new(|| descriptor("changed"));
@@ -49,7 +49,7 @@ fn the_policy_and_a_naive_one_never_differ() {
     };
     let outcome = TestRunner::new(config).run(&any::<[u128; 4]>(), |draws| {
         let facts = facts(Draw::new(draws));
-        let decision = policy.decide(&facts);
+        let decision = policy.decide((&facts).into());
         let first = decision.reasons.first().map(|reason| reason.code);
         prop_assert_eq!((decision.outcome, first), naive::decide(&facts), "{:#?}", facts);
         for reason in &decision.reasons {
@@ -114,7 +114,7 @@ impl Draw {
     }
 }
 
-fn facts(mut draw: Draw) -> AdmissionFacts {
+fn facts(mut draw: Draw) -> ServerToolFacts {
     let mut facts = ALLOWED.clone();
     facts.status = draw.mostly(&[ServerStatus::Active, ServerStatus::Disabled]);
     if draw.mostly(&[false, true]) {
@@ -162,7 +162,7 @@ fn facts(mut draw: Draw) -> AdmissionFacts {
     facts
 }
 
-fn caller(draw: &mut Draw, facts: &mut AdmissionFacts) {
+fn caller(draw: &mut Draw, facts: &mut ServerToolFacts) {
     let caller = &mut facts.caller;
     caller.subject = draw.mostly(&["ada", "grace", "a\u{301}da"]).parse().unwrap();
     caller.tool = draw.mostly(&["weather", "forecast"]).parse().unwrap();
@@ -192,7 +192,7 @@ fn caller(draw: &mut Draw, facts: &mut AdmissionFacts) {
     caller.break_glass = reason.map(str::to_owned);
 }
 
-fn classify(draw: &mut Draw, facts: &mut AdmissionFacts) {
+fn classify(draw: &mut Draw, facts: &mut ServerToolFacts) {
     if draw.mostly(&[false, true]) {
         facts.classification = None;
         return;
@@ -225,16 +225,21 @@ fn classify(draw: &mut Draw, facts: &mut AdmissionFacts) {
     policy.result_bytes = draw.mostly(&[None, Some(1), Some(64 << 20), Some(0), Some((64 << 20) + 1)]);
 }
 
-fn approve(draw: &mut Draw, facts: &mut AdmissionFacts) {
+fn approve(draw: &mut Draw, facts: &mut ServerToolFacts) {
     if draw.any(&[false, false, true]) {
         return;
     }
     let mut approval = APPROVAL.clone();
-    if draw.mostly(&[false, true]) {
-        approval.server = OTHER_SERVER.clone();
-    }
-    approval.tool = draw.mostly(&["weather", "forecast"]).parse().unwrap();
-    approval.descriptor_digest = draw.mostly(&[*WEATHER, *CHANGED]);
+    let server = if draw.mostly(&[false, true]) {
+        OTHER_SERVER.clone()
+    } else {
+        SERVER.clone()
+    };
+    approval.tool = RequestedTool::Server {
+        server,
+        tool: draw.mostly(&["weather", "forecast"]).parse().unwrap(),
+        descriptor_digest: draw.mostly(&[*WEATHER, *CHANGED]),
+    };
     approval.argument_digest = draw.mostly(&[*EMPTY, *OTHER]);
     approval.requested_by = draw.mostly(&["ada", "grace"]).parse().unwrap();
     approval.expires_at = draw.mostly(&[

@@ -8,6 +8,8 @@ use caliber_core::reason::ReasonCode;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Producer {
     Admission,
+    /// Admission of a code tool alone.
+    RunAdmission,
     ReadinessBlocker,
     ReadinessWarning,
     /// The gateway, the use cases or the store.
@@ -20,6 +22,7 @@ fn producer(code: ReasonCode) -> Producer {
         ServerDisabled | ServerNotReady | InventoryAbsent | ToolUnknown | ToolWithheld | Unclassified
         | Drifted | Blocked | NotGranted | ArgumentsInvalid | ArgumentsUnchecked | ApprovalRequired
         | ApprovalInvalid | RateLimited | QuotaUnavailable | PolicyError => Producer::Admission,
+        ToolArchived | SandboxUnavailable | ModuleNotAllowed | SourceChanged => Producer::RunAdmission,
         EndpointMissing
         | CommandNotAllowed
         | ArgumentsNotAllowed
@@ -37,6 +40,7 @@ fn producer(code: ReasonCode) -> Producer {
         }
         ServerBusy | BreakerOpen | ConnectFailed | OauthUnsupported | UpstreamUnauthorized
         | SecretUnresolved | ProtocolViolation | UpstreamError | SessionRestarted | ResultTooLarge
+        | SandboxBusy | SandboxFailed | ToolCrashed | ToolDeprecated | ToolUnresolved | VersionTaken
         | ResultInvalid | ListTooLarge | Timeout | Cancelled | OutcomeUnknown | NameTaken | StaleRevision
         | InUse | SecretOriginChanged | SecretKeyMissing | StoreUnavailable => Producer::Elsewhere,
         new => panic!("{new} is new: say who produces it"),

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use caliber_core::admission::{
-    AdmissionFacts, ArgumentsFact, CallerFact, InventoryFact, QuotaFact, SessionFact,
+    ServerToolFacts, ArgumentsFact, CallerFact, InventoryFact, QuotaFact, SessionFact,
 };
-use caliber_core::approval::{Approval, ApprovalState};
+use caliber_core::approval::{Approval, ApprovalState, RequestedTool};
 use caliber_core::clock::{Clock, SystemClock, Timestamp};
 use caliber_core::digest::{ArgumentDigest, DescriptorDigest, Fingerprint};
 use caliber_core::grant::Grantee;
@@ -74,8 +74,8 @@ pub(crate) fn classification() -> Classification {
 }
 
 /// Ada, who has a grant for every tool of the server, calls `weather`, and nothing stands against it.
-pub(crate) fn allowed() -> AdmissionFacts {
-    AdmissionFacts {
+pub(crate) fn allowed() -> ServerToolFacts {
+    ServerToolFacts {
         now: *NOW,
         status: ServerStatus::Active,
         readiness: ready(),
@@ -98,7 +98,7 @@ pub(crate) fn allowed() -> AdmissionFacts {
 }
 
 /// [`allowed`], for a tool that needs approval, with an approval that fits.
-pub(crate) fn approved() -> AdmissionFacts {
+pub(crate) fn approved() -> ServerToolFacts {
     let mut facts = allowed();
     if let Some(classification) = &mut facts.classification {
         classification.policy.side_effect_level = SideEffectLevel::Write;
@@ -112,9 +112,11 @@ pub(crate) fn approval() -> Approval {
     Approval {
         id: ApprovalId::new(),
         project: ProjectId::default(),
-        server: SERVER.clone(),
-        tool: "weather".parse().unwrap(),
-        descriptor_digest: descriptor("weather"),
+        tool: RequestedTool::Server {
+            server: SERVER.clone(),
+            tool: "weather".parse().unwrap(),
+            descriptor_digest: descriptor("weather"),
+        },
         arguments: caliber_core::json::JsonText::of(&serde_json::json!({})).unwrap(),
         argument_digest: arguments("{}"),
         requested_by: "ada".parse().unwrap(),

@@ -2,16 +2,16 @@
 //! way, each row complete in itself, in the order in which rows answer. It shares no function with the first.
 
 use caliber_core::admission::{
-    AdmissionFacts, ArgumentsFact, InventoryFact, Outcome, QuotaFact, SessionFact,
+    ServerToolFacts, ArgumentsFact, InventoryFact, Outcome, QuotaFact, SessionFact,
 };
-use caliber_core::approval::ApprovalState;
+use caliber_core::approval::{ApprovalState, RequestedTool};
 use caliber_core::grant::Grantee;
 use caliber_core::policy::SideEffectLevel;
 use caliber_core::principal::Scope;
 use caliber_core::reason::ReasonCode;
 use caliber_core::server::ServerStatus;
 
-type Row = (ReasonCode, Outcome, fn(&AdmissionFacts) -> bool);
+type Row = (ReasonCode, Outcome, fn(&ServerToolFacts) -> bool);
 
 const TABLE: &[Row] = &[
     (ReasonCode::PolicyError, Outcome::Deny, |facts| {
@@ -128,9 +128,17 @@ const TABLE: &[Row] = &[
                     }
                     ApprovalState::Pending | ApprovalState::Refused { .. } => false,
                 };
-                let fits = classified.is_some_and(|bound| bound.server == approval.server)
-                    && approval.tool.as_str() == facts.caller.tool.as_str()
-                    && facts.inventory == InventoryFact::Listed(approval.descriptor_digest)
+                let RequestedTool::Server {
+                    server,
+                    tool,
+                    descriptor_digest,
+                } = &approval.tool
+                else {
+                    return true;
+                };
+                let fits = classified.is_some_and(|bound| bound.server == *server)
+                    && tool.as_str() == facts.caller.tool.as_str()
+                    && facts.inventory == InventoryFact::Listed(*descriptor_digest)
                     && approval.argument_digest == facts.argument_digest
                     && approval.requested_by.as_str() == facts.caller.subject.as_str()
                     && facts.now < approval.expires_at
@@ -153,7 +161,7 @@ const TABLE: &[Row] = &[
 ];
 
 /// What follows, and the code of the deciding reason.
-pub(crate) fn decide(facts: &AdmissionFacts) -> (Outcome, Option<ReasonCode>) {
+pub(crate) fn decide(facts: &ServerToolFacts) -> (Outcome, Option<ReasonCode>) {
     for (code, outcome, stands_in_the_way) in TABLE {
         if stands_in_the_way(facts) {
             return (*outcome, Some(*code));
@@ -162,7 +170,7 @@ pub(crate) fn decide(facts: &AdmissionFacts) -> (Outcome, Option<ReasonCode>) {
     (Outcome::Allow, None)
 }
 
-fn needs_consent(facts: &AdmissionFacts) -> bool {
+fn needs_consent(facts: &ServerToolFacts) -> bool {
     let asked = facts
         .classification
         .as_ref()
@@ -170,7 +178,7 @@ fn needs_consent(facts: &AdmissionFacts) -> bool {
     asked && facts.caller.break_glass.is_none()
 }
 
-fn state(facts: &AdmissionFacts) -> Option<&'static str> {
+fn state(facts: &ServerToolFacts) -> Option<&'static str> {
     facts.approval.as_ref().map(|approval| match approval.state {
         ApprovalState::Pending => "pending",
         ApprovalState::Approved { .. } => "approved",

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use crate::conformance::samples::*;
 use crate::error::ErrorKind;
-use crate::grant::{Grantee, Membership};
+use crate::grant::{GrantedTools, Grantee, Membership};
 use crate::id::{ProjectId, TokenId};
 use crate::principal::{Scope, Scopes};
 use crate::registry::{Change, Registry};
@@ -17,7 +17,10 @@ pub(super) async fn grants_are_listed_by_project_in_their_order(registry: Arc<dy
         let mut grant = grant(&record.id, &home, &format!("caller-{index}"));
         if index == 3 {
             grant.grantee = Grantee::Scope(Scope::Operator);
-            grant.tool = Some(tool("echo"));
+            grant.tools = GrantedTools::Server {
+                server: record.id.clone(),
+                tool: Some(tool("echo")),
+            };
         }
         given.push(grant.clone());
         commit(&*registry, Change::CreateGrant { grant }).await.unwrap();

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use crate::conformance::samples::*;
 use crate::error::ErrorKind;
-use crate::grant::{Grant, Grantee, Membership};
+use crate::grant::{Grant, GrantedTools, Grantee, Membership};
 use crate::id::{ApprovalId, ProjectId, ServerId};
 use crate::inventory::WithheldTool;
 use crate::principal::{Scope, Scopes};
@@ -146,7 +146,7 @@ pub(super) async fn grants_count_by_project_and_visibility(registry: Arc<dyn Reg
             ..question(&record.id, "echo")
         };
         let facts = registry.admission(&query).await.unwrap().unwrap();
-        assert!(facts.grants.iter().all(|grant| grant.server == record.id));
+        assert!(facts.grants.iter().all(|grant| grant.server() == Some(&record.id)));
         facts.grants.into_iter().map(|grant| grant.project).collect()
     };
     let home = ProjectId::default();
@@ -176,10 +176,13 @@ pub(super) async fn only_grants_that_concern_the_call_are_read(registry: Arc<dyn
     let (record, _) = ready(&*registry, "weather").await;
     let home = ProjectId::default();
     let given = async |grantee: Grantee, name: Option<&str>| {
-        let tool = name.map(tool);
+        let tools = GrantedTools::Server {
+            server: record.id.clone(),
+            tool: name.map(tool),
+        };
         let grant = Grant {
             grantee,
-            tool,
+            tools,
             ..grant(&record.id, &home, "caller")
         };
         commit(&*registry, Change::CreateGrant { grant: grant.clone() })

@@ -10,14 +10,15 @@ use crate::audit::{AuditAction, AuditQuery};
 use crate::conformance::samples::*;
 use crate::descriptor::Descriptor;
 use crate::error::Result;
-use crate::grant::{Grant, Grantee, Membership};
+use crate::grant::{Grant, GrantedTools, Grantee, Membership};
 use crate::id::{ApprovalId, GrantId, InvocationId, ProjectId, SecretId, ServerId, TokenId};
 use crate::inventory::WithheldTool;
 use crate::invocation::{Invocation, InvocationOutcome};
 use crate::memory::MemoryRegistry;
 use crate::principal::Scope;
 use crate::registry::{
-    AdmissionQuery, Change, Commit, Committed, Expect, NewSecret, Registry, Retention, Revision, ServerQuery,
+    AdmissionQuery, Change, Commit, Committed, Expect, InvocationsOf, NewSecret, Registry, Retention,
+    Revision, SecretOwner, ServerQuery,
 };
 use crate::secret::SecretText;
 use crate::server::{ServerRecord, ServerStatus, Visibility};
@@ -278,7 +279,7 @@ impl History {
             record: Box::new(record.clone()),
             secrets: vec![NewSecret {
                 id: secret.clone(),
-                server: record.id.clone(),
+                owner: SecretOwner::Server(record.id.clone()),
                 value: SecretText::new("value"),
             }],
         })
@@ -329,7 +330,10 @@ impl History {
         let mut given = grant(&server, &place, self.numbers.pick(&PEOPLE));
         if self.numbers.one_in(2) {
             given.grantee = Grantee::Scope(Scope::Viewer);
-            given.tool = Some(tool("echo"));
+            given.tools = GrantedTools::Server {
+                server: server.clone(),
+                tool: Some(tool("echo")),
+            };
         }
         given.id = GrantId::new();
         self.grants.push(given.clone());
@@ -521,7 +525,7 @@ impl History {
                 .items;
             line("approvals of guests", &some);
         }
-        for call in registry.invocations(None, &page).await.unwrap().items {
+        for call in registry.invocations(&InvocationsOf::Everything, &page).await.unwrap().items {
             let end = call
                 .settlement
                 .map(|settlement| (settlement.outcome, settlement.reason));

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::approval::{Approval, ApprovalState};
+use crate::approval::{Approval, ApprovalState, RequestedTool};
 use crate::conformance::samples::*;
 use crate::error::ErrorKind;
 use crate::json::{JsonLimits, JsonText};
@@ -85,7 +85,10 @@ pub(super) async fn the_pending_list_shows_what_waits(registry: Arc<dyn Registry
         let page = registry.approvals(projects, pending, &first(10)).await.unwrap();
         page.items
             .iter()
-            .map(|approval| approval.tool.to_string())
+            .map(|approval| match &approval.tool {
+                RequestedTool::Server { tool, .. } => tool.to_string(),
+                RequestedTool::Code { family, .. } => family.to_string(),
+            })
             .collect()
     };
     let home = [waits.project.clone()];

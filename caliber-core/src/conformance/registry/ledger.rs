@@ -5,8 +5,8 @@ use crate::audit::{AuditAction, AuditEntries, AuditEntry};
 use crate::conformance::samples::*;
 use crate::error::ErrorKind;
 use crate::id::InvocationId;
-use crate::invocation::{InvocationOutcome, InvocationRecord};
-use crate::registry::{Change, Commit, Committed, Expect, Registry};
+use crate::invocation::{InvocationOutcome, InvocationRecord, InvokedTool};
+use crate::registry::{Change, Commit, Committed, Expect, InvocationsOf, Registry};
 
 const LONG: Duration = Duration::from_secs(600);
 const NO_TIME: Duration = Duration::ZERO;
@@ -44,7 +44,7 @@ pub(super) async fn a_call_begins_and_settles(registry: Arc<dyn Registry>) {
     let elsewhere = invocation(&other, "echo");
     commit(&*registry, intent(&elsewhere, LONG)).await.unwrap();
     let listed = registry
-        .invocations(Some(&record.id), &first(10))
+        .invocations(&InvocationsOf::Server(record.id.clone()), &first(10))
         .await
         .unwrap()
         .items;
@@ -52,7 +52,7 @@ pub(super) async fn a_call_begins_and_settles(registry: Arc<dyn Registry>) {
     assert_eq!(listed[0].invocation.id, second.id, "the newest comes first");
     assert_eq!(listed[1], closed);
     assert_eq!(
-        registry.invocations(None, &first(10)).await.unwrap().items.len(),
+        registry.invocations(&InvocationsOf::Everything, &first(10)).await.unwrap().items.len(),
         3
     );
 }
@@ -121,8 +121,15 @@ fn recorded(records: &[InvocationRecord]) -> Commit {
 pub(super) async fn recorded_calls_are_kept_with_their_entries(registry: Arc<dyn Registry>) {
     let (record, _) = ready(&*registry, "weather").await;
     let mut call = invocation(&record, "echo");
-    call.descriptor_digest = None;
-    call.policy_revision = None;
+    if let InvokedTool::Server {
+        descriptor_digest,
+        policy_revision,
+        ..
+    } = &mut call.tool
+    {
+        *descriptor_digest = None;
+        *policy_revision = None;
+    }
     call.side_effect_level = None;
     let records: Vec<_> = InvocationOutcome::ALL
         .into_iter()

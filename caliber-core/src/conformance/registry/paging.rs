@@ -8,7 +8,7 @@ use crate::id::{ProjectId, ServerId, TokenId};
 use crate::invocation::InvocationOutcome;
 use crate::page::{Page, PageRequest};
 use crate::principal::{Scope, Scopes};
-use crate::registry::{Change, Commit, Expect, Registry, ServerQuery};
+use crate::registry::{Change, Commit, Expect, InvocationsOf, Registry, ServerQuery};
 use crate::token::{TokenRecord, token_hash};
 
 /// Every list of the port.
@@ -85,7 +85,9 @@ impl Lists {
                 approvals.map(|approval| approval.id.to_string())
             }
             List::Invocations => {
-                let calls = registry.invocations(Some(&self.server), page).await?;
+                let calls = registry
+                    .invocations(&InvocationsOf::Server(self.server.clone()), page)
+                    .await?;
                 calls.map(|call| call.invocation.id.to_string())
             }
             List::Trail | List::TrailAfter => registry

@@ -6,7 +6,7 @@ use crate::clock::Timestamp;
 use crate::conformance::registry::access::{create, token};
 use crate::conformance::samples::*;
 use crate::invocation::{InvocationOutcome, InvocationRecord};
-use crate::registry::{Change, Commit, Expect, Registry, Retention};
+use crate::registry::{Change, Commit, Expect, InvocationsOf, Registry, Retention};
 use crate::token::TokenRecord;
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -124,7 +124,7 @@ pub(super) async fn a_prune_that_finds_nothing_leaves_no_entry(registry: Arc<dyn
     assert_eq!(prune(&*registry, [None, None, None, None]).await, 0);
     assert_eq!(prunings(&*registry).await, 0);
     assert_eq!(
-        registry.invocations(None, &first(10)).await.unwrap().items.len(),
+        registry.invocations(&InvocationsOf::Everything, &first(10)).await.unwrap().items.len(),
         1
     );
 }

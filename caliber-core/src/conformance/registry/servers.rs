@@ -8,7 +8,7 @@ use crate::id::{GrantId, ProjectId, SecretId, ServerId};
 use crate::page::PageRequest;
 use crate::policy::Classification;
 use crate::reason::ReasonCode;
-use crate::registry::{Change, NewSecret, Registry, Revision, ServerQuery};
+use crate::registry::{Change, NewSecret, Registry, Revision, SecretOwner, ServerQuery};
 use crate::secret::SecretText;
 use crate::server::{ServerRecord, ServerStatus, Visibility};
 
@@ -260,7 +260,7 @@ pub(super) async fn a_removed_name_comes_back_empty(registry: Arc<dyn Registry>)
     let old = with_token(server("weather"), &secret);
     let secrets = vec![NewSecret {
         id: secret,
-        server: old.id.clone(),
+        owner: SecretOwner::Server(old.id.clone()),
         value: SecretText::new("canary"),
     }];
     let change = Change::RegisterServer {

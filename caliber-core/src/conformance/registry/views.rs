@@ -4,7 +4,7 @@ use crate::audit::AuditQuery;
 use crate::conformance::samples::*;
 use crate::id::{ProjectId, SecretId};
 use crate::page::PageRequest;
-use crate::registry::{Change, NewSecret, Registry, ServerQuery, Viewer};
+use crate::registry::{Change, NewSecret, Registry, SecretOwner, ServerQuery, Viewer};
 use crate::secret::SecretText;
 use crate::server::{Endpoint, ServerStatus, StdioEndpoint, Visibility};
 
@@ -169,7 +169,7 @@ pub(super) async fn secrets_are_in_no_view(registry: Arc<dyn Registry>) {
     let record = with_token(server("weather"), &id);
     let secret = || NewSecret {
         id: id.clone(),
-        server: record.id.clone(),
+        owner: SecretOwner::Server(record.id.clone()),
         value: SecretText::new(CANARY),
     };
     let change = Change::RegisterServer {
