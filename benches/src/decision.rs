@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use caliber_core::admission::{
-    ServerToolFacts, AdmissionPolicy, ArgumentsFact, CallerFact, InventoryFact, Outcome, QuotaFact,
+    AdmissionPolicy, ArgumentsFact, CallerFact, InventoryFact, Outcome, QuotaFact, ServerToolFacts,
     SessionFact,
 };
 use caliber_core::clock::{Clock, SystemClock};

@@ -18,17 +18,20 @@ use tokio_util::sync::CancellationToken;
 
 use crate::audit::{AuditEntry, AuditQuery};
 use crate::caliber::{
-    CheckOutcome, DiscoveryOutcome, Drift, InvokeOutcome, InvokeRequest, ServerPatch, ServerRegistration,
-    ServerView, ToolListing,
+    CheckOutcome, CodeToolCall, CodeToolPatch, CodeToolRegistration, CodeToolRun, CodeToolView,
+    DiscoveryOutcome, Drift, InvokeOutcome, InvokeRequest, ServerPatch, ServerRegistration, ServerView,
+    ToolListing,
 };
+use crate::code_tool::{CodeToolRecord, CodeToolSummary, Resolved, ToolReference, VersionConstraint};
 use crate::descriptor::ToolName;
 use crate::digest::DescriptorDigest;
 use crate::error::{Error, ErrorKind, Result};
-use crate::id::ServerId;
+use crate::id::{CodeToolId, ServerId};
 use crate::page::{Page, PageRequest};
 use crate::policy::{Classification, ToolPolicy};
 use crate::principal::{Principal, Surface};
-use crate::registry::{Revision, ServerQuery};
+use crate::registry::{CodeToolQuery, DeploymentReference, Revision, ServerQuery};
+use crate::sandbox::Reflection;
 use crate::server::{ServerRecord, ServerSummary};
 
 /// The blocking facade over one [`Caliber`](crate::Caliber). Cheap to clone; clones share the runtime.
@@ -245,6 +248,151 @@ impl Caliber {
     pub fn invoke(&self, principal: &Principal, request: InvokeRequest) -> Result<InvokeOutcome> {
         let principal = principal.clone();
         self.wait(|caliber| async move { caliber.invoke(&principal, request).await })
+    }
+
+    /// See [`register_code_tool`](crate::Caliber::register_code_tool).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn register_code_tool(
+        &self,
+        who: (&Principal, Surface),
+        registration: CodeToolRegistration,
+    ) -> Result<CodeToolRecord> {
+        let (principal, surface) = (who.0.clone(), who.1);
+        self.wait(|caliber| async move {
+            caliber
+                .register_code_tool((&principal, surface), registration)
+                .await
+        })
+    }
+
+    /// See [`code_tools`](crate::Caliber::code_tools).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn code_tools(
+        &self,
+        principal: &Principal,
+        query: CodeToolQuery,
+        page: &PageRequest,
+    ) -> Result<Page<CodeToolSummary>> {
+        let (principal, page) = (principal.clone(), page.clone());
+        self.wait(|caliber| async move { caliber.code_tools(&principal, query, &page).await })
+    }
+
+    /// See [`code_tool`](crate::Caliber::code_tool).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn code_tool(&self, principal: &Principal, id: &CodeToolId) -> Result<CodeToolView> {
+        let (principal, id) = (principal.clone(), id.clone());
+        self.wait(|caliber| async move { caliber.code_tool(&principal, &id).await })
+    }
+
+    /// See [`code_tool_versions`](crate::Caliber::code_tool_versions).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn code_tool_versions(
+        &self,
+        principal: &Principal,
+        id: &CodeToolId,
+        page: &PageRequest,
+    ) -> Result<Page<CodeToolSummary>> {
+        let (principal, id, page) = (principal.clone(), id.clone(), page.clone());
+        self.wait(|caliber| async move { caliber.code_tool_versions(&principal, &id, &page).await })
+    }
+
+    /// See [`resolve_code_tool`](crate::Caliber::resolve_code_tool).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn resolve_code_tool(
+        &self,
+        principal: &Principal,
+        reference: &ToolReference,
+        constraint: &VersionConstraint,
+    ) -> Result<Resolved> {
+        let (principal, reference, constraint) = (principal.clone(), reference.clone(), constraint.clone());
+        self.wait(|caliber| async move {
+            caliber
+                .resolve_code_tool(&principal, &reference, &constraint)
+                .await
+        })
+    }
+
+    /// See [`update_code_tool`](crate::Caliber::update_code_tool).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn update_code_tool(
+        &self,
+        who: (&Principal, Surface),
+        id: &CodeToolId,
+        patch: CodeToolPatch,
+    ) -> Result<CodeToolRecord> {
+        let (principal, surface, id) = (who.0.clone(), who.1, id.clone());
+        self.wait(|caliber| async move { caliber.update_code_tool((&principal, surface), &id, patch).await })
+    }
+
+    /// See [`archive_code_tool`](crate::Caliber::archive_code_tool).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn archive_code_tool(
+        &self,
+        who: (&Principal, Surface),
+        id: &CodeToolId,
+        expect: Option<Revision>,
+    ) -> Result<CodeToolRecord> {
+        let (principal, surface, id) = (who.0.clone(), who.1, id.clone());
+        self.wait(|caliber| async move {
+            caliber
+                .archive_code_tool((&principal, surface), &id, expect)
+                .await
+        })
+    }
+
+    /// See [`code_tool_source`](crate::Caliber::code_tool_source).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn code_tool_source(&self, who: (&Principal, Surface), id: &CodeToolId) -> Result<Reflection> {
+        let (principal, surface, id) = (who.0.clone(), who.1, id.clone());
+        self.wait(|caliber| async move { caliber.code_tool_source((&principal, surface), &id).await })
+    }
+
+    /// See [`code_tool_usage`](crate::Caliber::code_tool_usage).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn code_tool_usage(
+        &self,
+        principal: &Principal,
+        id: &CodeToolId,
+    ) -> Result<Vec<DeploymentReference>> {
+        let (principal, id) = (principal.clone(), id.clone());
+        self.wait(|caliber| async move { caliber.code_tool_usage(&principal, &id).await })
+    }
+
+    /// See [`run_code_tool`](crate::Caliber::run_code_tool).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn run_code_tool(&self, principal: &Principal, call: CodeToolCall) -> Result<CodeToolRun> {
+        let principal = principal.clone();
+        self.wait(|caliber| async move { caliber.run_code_tool(&principal, call).await })
     }
 
     /// See [`audit`](crate::Caliber::audit).

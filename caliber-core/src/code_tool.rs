@@ -21,9 +21,7 @@ mod resolve;
 mod version;
 
 pub use constraint::{CONSTRAINT_CLAUSES, CONSTRAINT_LENGTH, VersionConstraint};
-pub use definition::{
-    CodeToolDefinition, PROGRAM_ENTRIES, PROGRAM_TEXT_LENGTH, SCHEMA_LIMITS, SECRET_REFS,
-};
+pub use definition::{CodeToolDefinition, PROGRAM_ENTRIES, PROGRAM_TEXT_LENGTH, SCHEMA_LIMITS, SECRET_REFS};
 pub use lifecycle::{KnownEvidence, LifecycleStage};
 pub use name::{FAMILY_NAME_LENGTH, FamilyName};
 pub use reference::ToolReference;

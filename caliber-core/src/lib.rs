@@ -40,7 +40,7 @@ mod error;
 
 pub use caliber::{
     Caliber, CaliberBuilder, CheckOutcome, CodeToolCall, CodeToolPatch, CodeToolRegistration, CodeToolRun,
-    CodeToolView, DiscoveryOutcome, Drift, InvokeOutcome, InvokeRequest,
-    ServerPatch, ServerRegistration, ServerView, Settings, TokenRequest, ToolListing,
+    CodeToolView, DiscoveryOutcome, Drift, InvokeOutcome, InvokeRequest, ServerPatch, ServerRegistration,
+    ServerView, Settings, TokenRequest, ToolListing,
 };
 pub use error::{Error, ErrorKind, FieldProblem, Result, Retry};

@@ -320,9 +320,9 @@ fn other_tool(
             Some("is one for another server")
         }
         RequestedTool::Server { tool, .. } if *tool != classification.tool => Some("is one for another tool"),
-        RequestedTool::Server { descriptor_digest, .. } if *descriptor_digest != listed => {
-            Some("is one for the tool as it was before it changed")
-        }
+        RequestedTool::Server {
+            descriptor_digest, ..
+        } if *descriptor_digest != listed => Some("is one for the tool as it was before it changed"),
         RequestedTool::Server { .. } => None,
     }
 }

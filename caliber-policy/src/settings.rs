@@ -102,15 +102,11 @@ impl PolicySettings {
                 });
             }
         }
-        let errors = self
-            .launch
-            .iter()
-            .map(LaunchRule::validate)
-            .chain([
-                self.isolation.validate(),
-                self.secrets.validate(),
-                self.code_tools.validate(),
-            ]);
+        let errors = self.launch.iter().map(LaunchRule::validate).chain([
+            self.isolation.validate(),
+            self.secrets.validate(),
+            self.code_tools.validate(),
+        ]);
         for error in errors.filter_map(Result::err) {
             problems.extend_from_slice(error.fields());
         }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 #[allow(dead_code, unreachable_pub, reason = "the tests use the rest")]
 mod support;
 
-use caliber_core::grant::{Grant, Grantee};
+use caliber_core::grant::{Grant, GrantedTools, Grantee};
 use caliber_core::id::GrantId;
 use caliber_core::page::PageRequest;
 use caliber_core::registry::{AdmissionQuery, Change, Registry, ServerQuery};
@@ -55,8 +55,10 @@ async fn admission(store: &Store) {
             id: GrantId::new(),
             project: record.project.clone(),
             grantee: Grantee::Subject(format!("subject-{n}").parse().unwrap()),
-            server: record.id.clone(),
-            tool: None,
+            tools: GrantedTools::Server {
+                server: record.id.clone(),
+                tool: None,
+            },
             created_by: "ada".parse().unwrap(),
             created_at: support::now(),
         };

@@ -1,9 +1,10 @@
 //! The keys of stored secrets, and how a secret is sealed with them: XChaCha20-Poly1305 with a random nonce,
-//! bound to the identifiers of the secret and of its server, so that a row that was moved does not open.
+//! bound to the identifiers of the secret and of what it belongs to, so that a row that was moved does not open.
 
 use std::fmt;
 
-use caliber_core::id::{SecretId, ServerId};
+use caliber_core::id::SecretId;
+use caliber_core::registry::SecretOwner;
 use caliber_core::secret::SecretText;
 use caliber_core::text::shown;
 use chacha20poly1305::aead::{Aead, Generate, KeyInit, Payload};
@@ -50,7 +51,7 @@ pub struct KeyId(Box<str>);
 #[derive(Debug)]
 pub(crate) struct SealedSecret {
     pub(crate) id: SecretId,
-    pub(crate) server: ServerId,
+    pub(crate) owner: SecretOwner,
     pub(crate) key: KeyId,
     pub(crate) nonce: Vec<u8>,
     pub(crate) ciphertext: Vec<u8>,
@@ -122,9 +123,14 @@ impl KeyRing {
     }
 
     /// Encrypts a secret under the current key.
-    pub(crate) fn seal(&self, id: &SecretId, server: &ServerId, value: &SecretText) -> Result<SealedSecret> {
+    pub(crate) fn seal(
+        &self,
+        id: &SecretId,
+        owner: &SecretOwner,
+        value: &SecretText,
+    ) -> Result<SealedSecret> {
         let nonce = XNonce::try_generate().map_err(|error| no_randomness().with_source(error))?;
-        let bound = bound(id, server);
+        let bound = bound(id, owner);
         let payload = Payload {
             msg: value.expose().as_bytes(),
             aad: bound.as_bytes(),
@@ -136,7 +142,7 @@ impl KeyRing {
             .map_err(|_| Error::new(ErrorKind::Defect, "a secret could not be encrypted"))?;
         Ok(SealedSecret {
             id: id.clone(),
-            server: server.clone(),
+            owner: owner.clone(),
             key: self.current.id.clone(),
             nonce: nonce.to_vec(),
             ciphertext,
@@ -147,7 +153,7 @@ impl KeyRing {
     pub(crate) fn open(&self, sealed: &SealedSecret) -> Result<SecretText> {
         let SealedSecret {
             id,
-            server,
+            owner,
             key,
             nonce,
             ciphertext,
@@ -164,12 +170,12 @@ impl KeyRing {
             Error::new(
                 ErrorKind::Secret,
                 format!(
-                    "the stored secret {id} does not open: its row was changed; give the secret of server {server} again"
+                    "the stored secret {id} does not open: its row was changed; give the secret of {owner} again"
                 ),
             )
         };
         let nonce = XNonce::try_from(nonce.as_slice()).map_err(|_| damaged())?;
-        let bound = bound(id, server);
+        let bound = bound(id, owner);
         let payload = Payload {
             msg: ciphertext,
             aad: bound.as_bytes(),
@@ -250,8 +256,8 @@ impl fmt::Debug for KeyId {
 }
 
 /// What a ciphertext is bound to.
-fn bound(id: &SecretId, server: &ServerId) -> String {
-    format!("{BOUND_DOMAIN}\0{id}\0{server}")
+fn bound(id: &SecretId, owner: &SecretOwner) -> String {
+    format!("{BOUND_DOMAIN}\0{id}\0{owner}")
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -274,6 +280,8 @@ fn no_randomness() -> Error {
 
 #[cfg(test)]
 mod tests {
+    use caliber_core::id::{CodeToolId, ServerId};
+
     use super::*;
 
     const ONE: &str = "0101010101010101010101010101010101010101010101010101010101010101";
@@ -309,14 +317,14 @@ mod tests {
 
     #[test]
     fn a_secret_opens_where_it_belongs_and_nowhere_else() {
-        let (id, server) = (SecretId::new(), ServerId::new());
+        let (id, server) = (SecretId::new(), SecretOwner::Server(ServerId::new()));
         let secret = SecretText::new("canary");
         let sealed = || ring(&[ONE]).seal(&id, &server, &secret).unwrap();
         assert_eq!(ring(&[TWO, ONE]).open(&sealed()).unwrap().expose(), "canary");
         assert_ne!(sealed().ciphertext, sealed().ciphertext);
 
         let moved = SealedSecret {
-            server: ServerId::new(),
+            owner: SecretOwner::Server(ServerId::new()),
             ..sealed()
         };
         let renamed = SealedSecret {
@@ -327,7 +335,11 @@ mod tests {
         bent.ciphertext[0] ^= 1;
         let mut cut = sealed();
         cut.nonce.pop();
-        for wrong in [&moved, &renamed, &bent, &cut] {
+        let given_to_a_tool = SealedSecret {
+            owner: SecretOwner::CodeTool(CodeToolId::new()),
+            ..sealed()
+        };
+        for wrong in [&moved, &given_to_a_tool, &renamed, &bent, &cut] {
             assert_eq!(ring(&[ONE]).open(wrong).unwrap_err().kind(), ErrorKind::Secret);
         }
         let absent = ring(&[TWO]).open(&sealed()).unwrap_err();

@@ -3,17 +3,18 @@
 use async_trait::async_trait;
 use caliber_core::approval::Approval;
 use caliber_core::audit::{AuditEntries, AuditEntry, AuditQuery};
+use caliber_core::code_tool::{CodeToolRecord, CodeToolSummary};
 use caliber_core::descriptor::ToolName;
 use caliber_core::digest::TokenHash;
 use caliber_core::grant::{Grant, Membership};
-use caliber_core::id::{ApprovalId, AuditId, InvocationId, ProjectId, ServerId};
+use caliber_core::id::{ApprovalId, AuditId, CodeToolId, InvocationId, ProjectId, ServerId};
 use caliber_core::inventory::{Inventory, ToolView};
 use caliber_core::invocation::InvocationRecord;
 use caliber_core::page::{Page, PageRequest};
 use caliber_core::principal::Subject;
 use caliber_core::registry::{
-    AdmissionQuery, Change, Commit, Committed, DeploymentReference, Expect, NewSecret, Registry, ServerQuery,
-    StoredFacts,
+    AdmissionQuery, Change, CodeToolQuery, Commit, Committed, DeploymentReference, Expect, InvocationsOf,
+    NewSecret, Registry, RunAdmissionQuery, ServerQuery, StoredFacts, StoredRunFacts,
 };
 use caliber_core::secret::{SecretReference, SecretSource, SecretText};
 use caliber_core::server::{ServerName, ServerRecord, ServerSummary};
@@ -79,6 +80,26 @@ impl Registry for Store {
         Ok(read!(self, deployments_using(&server))?)
     }
 
+    async fn run_admission(&self, query: &RunAdmissionQuery) -> Result<Option<StoredRunFacts>> {
+        let query = query.clone();
+        Ok(read!(self, run_admission(&query))?)
+    }
+
+    async fn code_tool(&self, id: &CodeToolId) -> Result<Option<CodeToolRecord>> {
+        let id = id.clone();
+        Ok(read!(self, code_tool(&id))?)
+    }
+
+    async fn code_tools(&self, query: &CodeToolQuery, page: &PageRequest) -> Result<Page<CodeToolSummary>> {
+        let (query, page) = (query.clone(), page.clone());
+        Ok(read!(self, code_tools(&query, &page))?)
+    }
+
+    async fn deployments_using_code_tool(&self, id: &CodeToolId) -> Result<Vec<DeploymentReference>> {
+        let id = id.clone();
+        Ok(read!(self, deployments_using_code_tool(&id))?)
+    }
+
     async fn grants(&self, project: &ProjectId, page: &PageRequest) -> Result<Page<Grant>> {
         let (project, page) = (project.clone(), page.clone());
         Ok(read!(self, grants(&project, &page))?)
@@ -129,13 +150,9 @@ impl Registry for Store {
         Ok(read!(self, invocation(&id))?)
     }
 
-    async fn invocations(
-        &self,
-        server: Option<&ServerId>,
-        page: &PageRequest,
-    ) -> Result<Page<InvocationRecord>> {
-        let (server, page) = (server.cloned(), page.clone());
-        Ok(read!(self, invocations(server.as_ref(), &page))?)
+    async fn invocations(&self, of: &InvocationsOf, page: &PageRequest) -> Result<Page<InvocationRecord>> {
+        let (of, page) = (of.clone(), page.clone());
+        Ok(read!(self, invocations(&of, &page))?)
     }
 
     async fn ping(&self) -> Result<()> {
@@ -173,9 +190,9 @@ impl Store {
     /// One change in one transaction. Its secrets are sealed before it is queued: none waits in the clear.
     async fn commit_once(&self, mut commit: Commit) -> crate::Result<Committed> {
         let sealed = match &mut commit.change {
-            Change::RegisterServer { secrets, .. } | Change::UpdateServer { secrets, .. } => {
-                self.seal(std::mem::take(secrets))?
-            }
+            Change::RegisterServer { secrets, .. }
+            | Change::UpdateServer { secrets, .. }
+            | Change::RegisterCodeTool { secrets, .. } => self.seal(std::mem::take(secrets))?,
             _ => Vec::new(),
         };
         let work = move |conn: &mut Connection| run(queries::apply(conn, &commit, &sealed, PRUNE));
@@ -189,7 +206,7 @@ impl Store {
         let ring = self.inner.key_ring.as_ref().ok_or_else(no_key)?;
         secrets
             .iter()
-            .map(|secret| ring.seal(&secret.id, &secret.server, &secret.value))
+            .map(|secret| ring.seal(&secret.id, &secret.owner, &secret.value))
             .collect()
     }
 

@@ -73,9 +73,37 @@ table! {
 }
 
 table! {
+    code_tools (id) {
+        id -> Text,
+        revision -> BigInt,
+        family -> Text,
+        project -> Text,
+        version_key -> Text,
+        version -> Text,
+        owner -> Text,
+        visibility -> Text,
+        status -> Text,
+        runtime -> Text,
+        side_effect_level -> Text,
+        requires_approval -> BigInt,
+        allow_in_preview -> BigInt,
+        content_hash -> Text,
+        deprecated_at -> Nullable<BigInt>,
+        successor -> Nullable<Text>,
+        created_at -> BigInt,
+        updated_at -> BigInt,
+        description -> Text,
+        search_text -> Text,
+        pinned -> Text,
+        definition -> Text,
+    }
+}
+
+table! {
     secrets (id) {
         id -> Text,
-        server_id -> Text,
+        server_id -> Nullable<Text>,
+        code_tool_id -> Nullable<Text>,
         key_id -> Text,
         nonce -> Binary,
         ciphertext -> Binary,
@@ -93,10 +121,12 @@ table! {
     grants (id) {
         id -> Text,
         project -> Text,
-        server_id -> Text,
+        server_id -> Nullable<Text>,
         grantee_kind -> Text,
         grantee -> Text,
         tool -> Nullable<Text>,
+        family -> Nullable<Text>,
+        family_project -> Nullable<Text>,
         created_by -> Text,
         created_at -> BigInt,
     }
@@ -130,9 +160,13 @@ table! {
         id -> Text,
         revision -> BigInt,
         project -> Text,
-        server_id -> Text,
-        tool -> Text,
-        descriptor_digest -> Text,
+        server_id -> Nullable<Text>,
+        tool -> Nullable<Text>,
+        descriptor_digest -> Nullable<Text>,
+        code_tool_id -> Nullable<Text>,
+        family -> Nullable<Text>,
+        version -> Nullable<Text>,
+        content_hash -> Nullable<Text>,
         argument_digest -> Text,
         requested_by -> Text,
         requested_at -> BigInt,
@@ -154,11 +188,15 @@ table! {
         identity -> Text,
         surface -> Text,
         project -> Text,
-        server_id -> Text,
-        server_name -> Text,
-        tool -> Text,
+        server_id -> Nullable<Text>,
+        server_name -> Nullable<Text>,
+        tool -> Nullable<Text>,
         descriptor_digest -> Nullable<Text>,
         policy_revision -> Nullable<BigInt>,
+        code_tool_id -> Nullable<Text>,
+        family -> Nullable<Text>,
+        version -> Nullable<Text>,
+        content_hash -> Nullable<Text>,
         side_effect_level -> Nullable<Text>,
         argument_digest -> Text,
         approval_id -> Nullable<Text>,
@@ -193,6 +231,15 @@ table! {
 table! {
     deployment_references (server_id, workflow, alias, rollback_only) {
         server_id -> Text,
+        workflow -> Text,
+        alias -> Text,
+        rollback_only -> BigInt,
+    }
+}
+
+table! {
+    code_tool_deployment_references (code_tool_id, workflow, alias, rollback_only) {
+        code_tool_id -> Text,
         workflow -> Text,
         alias -> Text,
         rollback_only -> BigInt,

@@ -130,7 +130,7 @@ impl Store {
                 }
                 let resealed = stale
                     .iter()
-                    .map(|sealed| ring.seal(&sealed.id, &sealed.server, &ring.open(sealed)?))
+                    .map(|sealed| ring.seal(&sealed.id, &sealed.owner, &ring.open(sealed)?))
                     .collect::<Result<Vec<_>>>()?;
                 let entry = rotation_entry(&principal, surface, &stale, &ring)?;
                 run(queries::store_secrets(conn, &resealed))?;
@@ -163,6 +163,25 @@ impl Store {
         let (server, references) = (server.clone(), references.to_vec());
         let work = move |conn: &mut sqlite::Connection| {
             run(queries::set_deployments(conn, &server, &references))?;
+            Ok(Committed::default())
+        };
+        self.inner.writer.commit(Box::new(work)).await.map(drop)
+    }
+
+    /// The same for a version of a code tool.
+    ///
+    /// # Errors
+    ///
+    /// As every commit.
+    #[cfg(feature = "testing")]
+    pub async fn set_code_tool_deployments(
+        &self,
+        tool: &caliber_core::id::CodeToolId,
+        references: &[caliber_core::registry::DeploymentReference],
+    ) -> Result<()> {
+        let (tool, references) = (tool.clone(), references.to_vec());
+        let work = move |conn: &mut sqlite::Connection| {
+            run(queries::set_code_tool_deployments(conn, &tool, &references))?;
             Ok(Committed::default())
         };
         self.inner.writer.commit(Box::new(work)).await.map(drop)

@@ -58,15 +58,15 @@ async fn act(backend: &Backend, context: &Context, command: Approvals) -> Outcom
                 let names = names(backend).await?;
                 let rows = items.iter().map(|raw| {
                     let approval: view::Approval = value(raw)?;
-                    let server = names
-                        .get(&approval.server_id)
-                        .cloned()
-                        .unwrap_or(approval.server_id);
+                    let server = match &approval.server_id {
+                        Some(id) => names.get(id).unwrap_or(id).clone(),
+                        None => "code".to_owned(),
+                    };
                     Ok::<_, Failure>(vec![
                         cell(&approval.approval_id),
                         cell(&approval.state),
                         cell(&approval.requested_by),
-                        cell(&format!("{server} {}", approval.tool_name)),
+                        cell(&format!("{server} {}", approval.tool())),
                         cell(approval.arguments.as_str()),
                         time(Some(&approval.expires_at)),
                     ])
@@ -86,8 +86,8 @@ async fn act(backend: &Backend, context: &Context, command: Approvals) -> Outcom
                 output.pairs(&[
                     ("approval", long(&approval.approval_id)),
                     ("state", long(&approval.state)),
-                    ("server", long(&approval.server_id)),
-                    ("tool", long(&approval.tool_name)),
+                    ("server", long(approval.server_id.as_deref().unwrap_or("code"))),
+                    ("tool", long(&approval.tool())),
                     ("arguments", long(approval.arguments.as_str())),
                     ("requested by", long(&approval.requested_by)),
                     ("requested at", time(Some(&approval.requested_at))),
@@ -123,7 +123,7 @@ async fn decide(
         return output.document(&raw);
     }
     let approval: view::Approval = value(&raw)?;
-    let tool = cell(&approval.tool_name);
+    let tool = cell(&approval.tool());
     output.line(format_args!(
         "{}: {tool} for {}",
         cell(&approval.state),

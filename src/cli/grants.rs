@@ -80,12 +80,16 @@ async fn act(backend: &Backend, context: &Context, command: Grants) -> Outcome {
                     let who = grant
                         .subject
                         .or_else(|| grant.scope.map(|scope| format!("everybody with {scope}")));
-                    let server = names.get(&grant.server_id).cloned().unwrap_or(grant.server_id);
+                    let server = match &grant.server_id {
+                        Some(id) => names.get(id).unwrap_or(id).clone(),
+                        None => "code".to_owned(),
+                    };
+                    let tool = grant.tool_name.or(grant.family);
                     Ok::<_, Failure>(vec![
                         cell(&grant.grant_id),
                         cell(&who.unwrap_or_default()),
                         cell(&server),
-                        cell(grant.tool_name.as_deref().unwrap_or("all")),
+                        cell(tool.as_deref().unwrap_or("all")),
                         cell(&grant.project_id),
                         cell(&grant.created_by),
                     ])

@@ -169,8 +169,10 @@ pub(crate) struct Invoked {
 pub(crate) struct Grant {
     pub(crate) grant_id: String,
     pub(crate) project_id: String,
-    pub(crate) server_id: String,
+    pub(crate) server_id: Option<String>,
     pub(crate) tool_name: Option<String>,
+    #[serde(default)]
+    pub(crate) family: Option<String>,
     pub(crate) subject: Option<String>,
     pub(crate) scope: Option<String>,
     pub(crate) created_by: String,
@@ -181,13 +183,26 @@ pub(crate) struct Grant {
 pub(crate) struct Approval {
     pub(crate) approval_id: String,
     pub(crate) state: String,
-    pub(crate) server_id: String,
-    pub(crate) tool_name: String,
+    pub(crate) server_id: Option<String>,
+    pub(crate) tool_name: Option<String>,
+    #[serde(default)]
+    pub(crate) family: Option<String>,
+    #[serde(default)]
+    pub(crate) version: Option<String>,
     pub(crate) arguments: JsonText,
     pub(crate) requested_by: String,
     pub(crate) requested_at: String,
     pub(crate) expires_at: String,
     pub(crate) decided_by: Option<String>,
+}
+
+impl Approval {
+    /// What is to be called, in words: the tool of a server, or the version of a code tool.
+    pub(crate) fn tool(&self) -> String {
+        let words = [&self.tool_name, &self.family, &self.version];
+        let words: Vec<_> = words.into_iter().flatten().map(String::as_str).collect();
+        words.join(" ")
+    }
 }
 
 /// An entry of the audit trail.

@@ -197,9 +197,7 @@ impl Caliber {
             project,
             family: family.clone(),
         };
-        self.inner
-            .give(who, who.0.project.clone(), grantee, tools)
-            .await
+        self.inner.give(who, who.0.project.clone(), grantee, tools).await
     }
 
     /// The grants of the caller's project.

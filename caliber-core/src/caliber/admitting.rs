@@ -69,9 +69,7 @@ impl Inner {
         expect: &Expect,
         deadline: Deadline,
     ) -> Result<()> {
-        let lease = deadline
-            .remaining()
-            .saturating_add(self.settings.lease_margin);
+        let lease = deadline.remaining().saturating_add(self.settings.lease_margin);
         let intent = InvocationIntent {
             invocation: invocation.clone(),
             owner: self.instance.clone(),
@@ -79,7 +77,9 @@ impl Inner {
         };
         let (action, name) = match &invocation.tool {
             InvokedTool::Server { tool, .. } => (AuditAction::BeginInvocation, tool.to_string()),
-            InvokedTool::Code { family, version, .. } => (AuditAction::BeginRun, format!("{family} {version}")),
+            InvokedTool::Code { family, version, .. } => {
+                (AuditAction::BeginRun, format!("{family} {version}"))
+            }
         };
         let details = serde_json::json!({
             "invocation_id": invocation.id,

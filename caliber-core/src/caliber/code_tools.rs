@@ -589,8 +589,11 @@ pub(super) fn no_sandbox() -> Error {
 }
 
 fn too_slow(what: &str) -> Error {
-    Error::new(ErrorKind::Timeout, format!("{what} took too long; nothing was changed"))
-        .with_reason(ReasonCode::Timeout)
+    Error::new(
+        ErrorKind::Timeout,
+        format!("{what} took too long; nothing was changed"),
+    )
+    .with_reason(ReasonCode::Timeout)
 }
 
 fn stale(record: &CodeToolRecord) -> Error {

@@ -191,7 +191,10 @@ impl Call {
         let facts = self.inner.registry.admission(&query).await?;
         let facts = facts.filter(|facts| {
             let server = &facts.server;
-            sees(&self.principal, (&server.owner, &server.project, server.visibility))
+            sees(
+                &self.principal,
+                (&server.owner, &server.project, server.visibility),
+            )
         });
         facts.ok_or_else(|| Error::not_found("server", self.request.server.as_str()))
     }

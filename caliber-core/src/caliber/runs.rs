@@ -206,7 +206,10 @@ impl Run {
         let facts = self.inner.registry.run_admission(&query).await?;
         let facts = facts.filter(|facts| {
             let record = &facts.record;
-            sees(&self.principal, (&record.owner, &record.project, record.visibility))
+            sees(
+                &self.principal,
+                (&record.owner, &record.project, record.visibility),
+            )
         });
         facts.ok_or_else(|| Error::not_found("code tool", self.call.tool.as_str()))
     }
@@ -301,7 +304,10 @@ impl Run {
     ) -> Result<CodeToolFacts> {
         let inner = &self.inner;
         let record = &facts.record;
-        let (owner, schema) = (record.content_hash.into(), record.definition.input_schema.as_ref());
+        let (owner, schema) = (
+            record.content_hash.into(),
+            record.definition.input_schema.as_ref(),
+        );
         Ok(CodeToolFacts {
             now: inner.now(),
             tool: record.id.clone(),
@@ -359,7 +365,9 @@ impl Run {
         let unresolved = |name: &str| {
             Error::new(
                 ErrorKind::Unavailable,
-                format!("the secret {name} of the tool cannot be resolved; an admin has to look at its reference"),
+                format!(
+                    "the secret {name} of the tool cannot be resolved; an admin has to look at its reference"
+                ),
             )
             .with_reason(ReasonCode::SecretUnresolved)
         };
@@ -511,17 +519,21 @@ fn ending(status: &RunStatus) -> Ending {
             Some(ReasonCode::Timeout),
             Some(format!("the deadline passed {}", during(*phase))),
         ),
-        RunStatus::ResultInvalid { problem } => {
-            (UpstreamError, Some(ReasonCode::ResultInvalid), Some(problem.clone()))
-        }
+        RunStatus::ResultInvalid { problem } => (
+            UpstreamError,
+            Some(ReasonCode::ResultInvalid),
+            Some(problem.clone()),
+        ),
         RunStatus::ResultTooLarge { limit } => (
             UpstreamError,
             Some(ReasonCode::ResultTooLarge),
             Some(format!("the value is larger than {limit} bytes")),
         ),
-        RunStatus::ProtocolViolation { problem } => {
-            (UpstreamError, Some(ReasonCode::ProtocolViolation), Some(problem.clone()))
-        }
+        RunStatus::ProtocolViolation { problem } => (
+            UpstreamError,
+            Some(ReasonCode::ProtocolViolation),
+            Some(problem.clone()),
+        ),
     };
     Ending {
         outcome,

@@ -63,11 +63,7 @@ impl VersionConstraint {
     /// Whether `version` is accepted.
     pub fn accepts(&self, version: &ToolVersion) -> bool {
         let version = version.semver();
-        self.wanted.matches(version)
-            && !self
-                .excluded
-                .iter()
-                .any(|excluded| names(excluded, version))
+        self.wanted.matches(version) && !self.excluded.iter().any(|excluded| names(excluded, version))
     }
 
     /// The text, as it was written.
@@ -275,7 +271,10 @@ mod tests {
             ("==1.2.3", vec!["1.2.3+linux"]),
             ("==1.2.0-rc.1", vec!["1.2.0-rc.1"]),
             ("== 1.2.*", vec!["1.2.0", "1.2.3+linux"]),
-            ("==1.*", vec!["1.0.0", "1.0.1", "1.2.0", "1.2.3+linux", "1.3.0", "1.10.0"]),
+            (
+                "==1.*",
+                vec!["1.0.0", "1.0.1", "1.2.0", "1.2.3+linux", "1.3.0", "1.10.0"],
+            ),
             ("~=1.2", vec!["1.2.0", "1.2.3+linux", "1.3.0", "1.10.0"]),
             ("~=1.2.1", vec!["1.2.3+linux"]),
             ("~=1.2.0-rc.2", vec!["1.2.0-rc.2", "1.2.0", "1.2.3+linux"]),
@@ -300,9 +299,32 @@ mod tests {
         let long = format!("=={}", "1".repeat(CONSTRAINT_LENGTH));
         let many = vec!["!=1"; CONSTRAINT_CLAUSES + 1].join(",");
         for text in [
-            "banana", "===1.0", "==", "!=", "~=", "~=1", "~=1.*", "==*", "!=*", "==1.2.3.*", "1,", ",1", "1,,2", "*,1",
-            "latest,1", "Latest", "==^1", "==>=1", "!==1", "=!1", "> =1", "1 2", "==1 2", "~=18446744073709551615.1",
-            long.as_str(), many.as_str(),
+            "banana",
+            "===1.0",
+            "==",
+            "!=",
+            "~=",
+            "~=1",
+            "~=1.*",
+            "==*",
+            "!=*",
+            "==1.2.3.*",
+            "1,",
+            ",1",
+            "1,,2",
+            "*,1",
+            "latest,1",
+            "Latest",
+            "==^1",
+            "==>=1",
+            "!==1",
+            "=!1",
+            "> =1",
+            "1 2",
+            "==1 2",
+            "~=18446744073709551615.1",
+            long.as_str(),
+            many.as_str(),
         ] {
             assert!(text.parse::<VersionConstraint>().is_err(), "{text:?}");
         }

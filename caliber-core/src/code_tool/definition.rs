@@ -153,8 +153,9 @@ impl CodeToolDefinition {
 
     /// What of it decides what a run does.
     pub(super) fn behaviour(&self) -> Result<serde_json::Value> {
-        let mut value = serde_json::to_value(self.masked())
-            .map_err(|error| Error::internal("a definition could not be written as JSON").with_source(error))?;
+        let mut value = serde_json::to_value(self.masked()).map_err(|error| {
+            Error::internal("a definition could not be written as JSON").with_source(error)
+        })?;
         if let Some(members) = value.as_object_mut() {
             for prose in ["name", "version", "description"] {
                 members.remove(prose);
@@ -179,7 +180,8 @@ fn check_program(program: &Program, add: &mut Add<'_>) {
             if module_path.len() > 512 || !dotted(module_path) {
                 add(
                     "program.module_path".to_owned(),
-                    "it is no dotted path of a module, such as reports.weekly, of at most 512 bytes".to_owned(),
+                    "it is no dotted path of a module, such as reports.weekly, of at most 512 bytes"
+                        .to_owned(),
                 );
             }
             if callable_name.len() > 128 || !dotted(callable_name) {
@@ -237,7 +239,9 @@ fn check_path(field: &str, path: &Path, add: &mut Add<'_>) {
     if !path.is_absolute() || steps_back || !path.to_str().is_some_and(plain) {
         add(
             field.to_owned(),
-            format!("it is no absolute path without `..`, of at most {PROGRAM_TEXT_LENGTH} visible characters"),
+            format!(
+                "it is no absolute path without `..`, of at most {PROGRAM_TEXT_LENGTH} visible characters"
+            ),
         );
     }
 }
@@ -254,14 +258,19 @@ fn check_schema(text: &JsonText) -> Result<()> {
 
 fn check_secrets(secrets: &BTreeMap<String, ConfigValue>, add: &mut Add<'_>) {
     if secrets.len() > SECRET_REFS {
-        add("secret_refs".to_owned(), format!("there are more than {SECRET_REFS}"));
+        add(
+            "secret_refs".to_owned(),
+            format!("there are more than {SECRET_REFS}"),
+        );
     }
     for (name, value) in secrets.iter().take(SECRET_REFS) {
         let field = || format!("secret_refs.{name}");
         if name.len() > SECRET_NAME_LENGTH || !is_identifier(name) {
             add(
                 field(),
-                format!("the name takes letters, digits and _, not a digit first, at most {SECRET_NAME_LENGTH}"),
+                format!(
+                    "the name takes letters, digits and _, not a digit first, at most {SECRET_NAME_LENGTH}"
+                ),
             );
         }
         if let ConfigValue::Literal(secret) = value
@@ -323,7 +332,9 @@ mod tests {
     #[test]
     fn each_wrong_field_is_named() {
         let secrets = |names: Vec<String>| {
-            let pairs = names.into_iter().map(|name| (name, serde_json::json!("env://TOKEN")));
+            let pairs = names
+                .into_iter()
+                .map(|name| (name, serde_json::json!("env://TOKEN")));
             serde_json::Value::Object(pairs.collect())
         };
         let cases: Vec<(&str, serde_json::Value, Vec<&str>)> = vec![
@@ -331,21 +342,56 @@ mod tests {
             ("side_effect_level", "write".into(), vec!["requires_approval"]),
             ("approval_waiver", " ".into(), vec!["approval_waiver"]),
             ("rate_limit_per_minute", 0.into(), vec!["rate_limit_per_minute"]),
-            ("input_schema", serde_json::json!({"type": "strange"}), vec!["input_schema"]),
+            (
+                "input_schema",
+                serde_json::json!({"type": "strange"}),
+                vec!["input_schema"],
+            ),
             ("output_schema", serde_json::json!([]), vec!["output_schema"]),
-            ("limits", serde_json::json!({"timeout_ms": 0, "memory_bytes": 1, "processes": 0, "result_bytes": 0}),
-                vec!["limits.timeout_ms", "limits.memory_bytes", "limits.processes", "limits.result_bytes"]),
-            ("secret_refs", secrets((0..33).map(|n| format!("A{n}")).collect()), vec!["secret_refs"]),
-            ("secret_refs", secrets(vec!["A B".to_owned()]), vec!["secret_refs.A B"]),
-            ("program", serde_json::json!({"runtime": "python", "module_path": "a..b", "callable_name": "f g",
+            (
+                "limits",
+                serde_json::json!({"timeout_ms": 0, "memory_bytes": 1, "processes": 0, "result_bytes": 0}),
+                vec![
+                    "limits.timeout_ms",
+                    "limits.memory_bytes",
+                    "limits.processes",
+                    "limits.result_bytes",
+                ],
+            ),
+            (
+                "secret_refs",
+                secrets((0..33).map(|n| format!("A{n}")).collect()),
+                vec!["secret_refs"],
+            ),
+            (
+                "secret_refs",
+                secrets(vec!["A B".to_owned()]),
+                vec!["secret_refs.A B"],
+            ),
+            (
+                "program",
+                serde_json::json!({"runtime": "python", "module_path": "a..b", "callable_name": "f g",
                 "source_roots": ["src"], "package_roots": ["/x/../y"]}),
-                vec!["program.module_path", "program.callable_name", "program.source_roots[0]",
-                    "program.package_roots[0]"]),
-            ("program", serde_json::json!({"runtime": "native", "executable": "tool", "protocol": "json",
-                "args": ["a\u{0}"]}), vec!["program.executable", "program.args[0]"]),
+                vec![
+                    "program.module_path",
+                    "program.callable_name",
+                    "program.source_roots[0]",
+                    "program.package_roots[0]",
+                ],
+            ),
+            (
+                "program",
+                serde_json::json!({"runtime": "native", "executable": "tool", "protocol": "json",
+                "args": ["a\u{0}"]}),
+                vec!["program.executable", "program.args[0]"],
+            ),
         ];
         for (field, value, expected) in cases {
-            assert_eq!(problems(|whole| whole[field] = value.clone()), expected, "{field}: {value}");
+            assert_eq!(
+                problems(|whole| whole[field] = value.clone()),
+                expected,
+                "{field}: {value}"
+            );
         }
     }
 

@@ -97,12 +97,32 @@ mod tests {
     fn what_a_reference_cannot_spell_is_no_name() {
         let long = "x".repeat(FAMILY_NAME_LENGTH + 1);
         for name in [
-            "", "a b", "ä", "a/b", "a\n", "tool.a", "tool.", "a.v2", "a.v0", ".v1", "tool.a.v2", long.as_str(),
+            "",
+            "a b",
+            "ä",
+            "a/b",
+            "a\n",
+            "tool.a",
+            "tool.",
+            "a.v2",
+            "a.v0",
+            ".v1",
+            "tool.a.v2",
+            long.as_str(),
         ] {
             assert!(name.parse::<FamilyName>().is_err(), "{name:?}");
         }
         for name in [
-            "a", "A_b-c.d", "tool", "toolbox.a", "a.v", "a.v2x", "v2", "a.V2", "a.v2.b", &long[1..],
+            "a",
+            "A_b-c.d",
+            "tool",
+            "toolbox.a",
+            "a.v",
+            "a.v2x",
+            "v2",
+            "a.V2",
+            "a.v2.b",
+            &long[1..],
         ] {
             assert_eq!(name.parse::<FamilyName>().unwrap().as_str(), name);
         }

@@ -104,7 +104,17 @@ mod tests {
         ] {
             assert_eq!(read(text), (family.to_owned(), major), "{text}");
         }
-        for text in ["", "tool.", ".v1", "tool..v1", "a b", "a.v1.v2", "tool.tool.a", "a.v01", "a.v99999999999999999999"] {
+        for text in [
+            "",
+            "tool.",
+            ".v1",
+            "tool..v1",
+            "a b",
+            "a.v1.v2",
+            "tool.tool.a",
+            "a.v01",
+            "a.v99999999999999999999",
+        ] {
             assert!(text.parse::<ToolReference>().is_err(), "{text:?}");
         }
     }

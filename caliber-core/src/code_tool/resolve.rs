@@ -50,8 +50,13 @@ pub fn resolve(
             shown(reference.family.as_str())
         )));
     }
-    let usable = || family.iter().filter(|tool| tool.status != CodeToolStatus::Archived);
-    let fitting = usable().filter(|tool| reference.accepts(&tool.version) && constraint.accepts(&tool.version));
+    let usable = || {
+        family
+            .iter()
+            .filter(|tool| tool.status != CodeToolStatus::Archived)
+    };
+    let fitting =
+        usable().filter(|tool| reference.accepts(&tool.version) && constraint.accepts(&tool.version));
     // The identifier decides what a store should never let happen: the same version twice.
     let best = fitting.max_by_key(|tool| (tool.status == CodeToolStatus::Active, &tool.version, &tool.id));
     match best {
@@ -59,7 +64,11 @@ pub fn resolve(
             tool: (*tool).clone(),
             warning: warning(tool, candidates),
         }),
-        None => Err(unresolved(nothing_fits(usable().copied().collect(), reference, constraint))),
+        None => Err(unresolved(nothing_fits(
+            usable().copied().collect(),
+            reference,
+            constraint,
+        ))),
     }
 }
 

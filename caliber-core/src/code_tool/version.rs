@@ -91,9 +91,7 @@ impl FromStr for ToolVersion {
         if text.len() > VERSION_LENGTH {
             return Err(problem());
         }
-        let numbers = text
-            .bytes()
-            .all(|byte| byte.is_ascii_digit() || byte == b'.');
+        let numbers = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
         let missing = match text.bytes().filter(|byte| *byte == b'.').count() {
             0 if numbers => ".0.0",
             1 if numbers => ".0",
@@ -169,13 +167,33 @@ mod tests {
 
     #[test]
     fn short_versions_are_filled_up_and_the_rest_is_semver() {
-        for (text, read) in [("1", "1.0.0"), ("1.0", "1.0.0"), ("0", "0.0.0"), ("1.2.3-rc.1+b", "1.2.3-rc.1+b")] {
+        for (text, read) in [
+            ("1", "1.0.0"),
+            ("1.0", "1.0.0"),
+            ("0", "0.0.0"),
+            ("1.2.3-rc.1+b", "1.2.3-rc.1+b"),
+        ] {
             assert_eq!(version(text).to_string(), read);
         }
         let long = format!("1.0.0-{}", "a".repeat(VERSION_LENGTH));
         for text in [
-            "", ".", "1.", ".1", "v1", "1.0-rc", "01", "1.0.0.0", "1.0.0-01", "banana", "2024-01-01", "1.0.²",
-            "1.0.0-", " 1", "1 ", "18446744073709551616", long.as_str(),
+            "",
+            ".",
+            "1.",
+            ".1",
+            "v1",
+            "1.0-rc",
+            "01",
+            "1.0.0.0",
+            "1.0.0-01",
+            "banana",
+            "2024-01-01",
+            "1.0.²",
+            "1.0.0-",
+            " 1",
+            "1 ",
+            "18446744073709551616",
+            long.as_str(),
         ] {
             assert!(text.parse::<ToolVersion>().is_err(), "{text:?}");
         }
@@ -185,12 +203,26 @@ mod tests {
     fn the_order_is_that_of_the_specification() {
         // Semantic Versioning 2.0.0, §11.
         let rising = [
-            "0.9.0", "1.0.0-alpha", "1.0.0-alpha.1", "1.0.0-alpha.beta", "1.0.0-beta", "1.0.0-beta.2",
-            "1.0.0-beta.11", "1.0.0-rc.1", "1.0.0", "1.9.0", "1.10.0", "9.0.0", "10.0.0",
+            "0.9.0",
+            "1.0.0-alpha",
+            "1.0.0-alpha.1",
+            "1.0.0-alpha.beta",
+            "1.0.0-beta",
+            "1.0.0-beta.2",
+            "1.0.0-beta.11",
+            "1.0.0-rc.1",
+            "1.0.0",
+            "1.9.0",
+            "1.10.0",
+            "9.0.0",
+            "10.0.0",
         ];
         for pair in rising.windows(2) {
             assert!(version(pair[0]) < version(pair[1]), "{pair:?}");
-            assert!(version(pair[0]).sort_key() < version(pair[1]).sort_key(), "{pair:?}");
+            assert!(
+                version(pair[0]).sort_key() < version(pair[1]).sort_key(),
+                "{pair:?}"
+            );
         }
         assert_eq!(version("1.0.0+a"), version("1.0.0+b"));
         assert_eq!(version("1.0.0+a").to_string(), "1.0.0+a");

@@ -324,7 +324,10 @@ fn only_the_very_approval_counts(policy: &dyn AdmissionPolicy) {
         (
             "another descriptor",
             Box::new(|approval| {
-                if let RequestedTool::Server { descriptor_digest, .. } = &mut approval.tool {
+                if let RequestedTool::Server {
+                    descriptor_digest, ..
+                } = &mut approval.tool
+                {
                     *descriptor_digest = DescriptorDigest::of(b"other");
                 }
             }),

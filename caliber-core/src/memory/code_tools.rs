@@ -93,8 +93,7 @@ impl State {
     pub(super) fn update_code_tool(&mut self, record: CodeToolRecord) -> Result<Revision> {
         let absent = || Error::not_found("code tool", record.id.as_str());
         let stored = self.code_tools.get(&record.id).ok_or_else(absent)?;
-        let archives =
-            record.status == CodeToolStatus::Archived && stored.status != CodeToolStatus::Archived;
+        let archives = record.status == CodeToolStatus::Archived && stored.status != CodeToolStatus::Archived;
         let mut after = stored.clone();
         let CodeToolRecord {
             definition,
@@ -114,7 +113,10 @@ impl State {
         after.visibility = visibility;
         after.updated_at = updated_at;
         self.public_name_is_free(&after)?;
-        let needed = self.code_tool_deployments.iter().filter(|(tool, _)| *tool == after.id);
+        let needed = self
+            .code_tool_deployments
+            .iter()
+            .filter(|(tool, _)| *tool == after.id);
         let needed: Vec<_> = needed.map(|(_, reference)| reference).collect();
         if let ([first, ..], true) = (needed.as_slice(), archives) {
             return Err(in_use("version", needed.len(), first));

@@ -130,7 +130,12 @@ fn decide(facts: &ServerToolFacts) -> Result<Decision, Decision> {
         let same_call = |approval: &Approval| {
             approval.tool == wanted && approval.argument_digest == facts.argument_digest
         };
-        consent(facts.approval.as_ref(), same_call, &facts.caller.subject, facts.now)?;
+        consent(
+            facts.approval.as_ref(),
+            same_call,
+            &facts.caller.subject,
+            facts.now,
+        )?;
     }
     quota(facts.quota)
 }
@@ -146,7 +151,10 @@ fn decide_run(facts: &CodeToolFacts) -> Result<Decision, Decision> {
         return Err(deny(ReasonCode::PolicyError, "the facts contradict each other"));
     }
     if facts.status == CodeToolStatus::Archived {
-        return Err(deny(ReasonCode::ToolArchived, "the version is archived; use another one"));
+        return Err(deny(
+            ReasonCode::ToolArchived,
+            "the version is archived; use another one",
+        ));
     }
     if !facts.sandbox.as_ref().is_some_and(|report| report.is_available()) {
         return Err(deny(
@@ -160,7 +168,9 @@ fn decide_run(facts: &CodeToolFacts) -> Result<Decision, Decision> {
         return Err(decision);
     }
     if facts.computed_hash != facts.content_hash
-        || facts.expected_hash.is_some_and(|expected| expected != facts.content_hash)
+        || facts
+            .expected_hash
+            .is_some_and(|expected| expected != facts.content_hash)
     {
         return Err(deny(
             ReasonCode::SourceChanged,

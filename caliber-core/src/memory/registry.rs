@@ -75,9 +75,7 @@ impl MemoryRegistry {
 
     /// Says that a deployment needs a version of a code tool, so that it cannot be archived.
     pub fn add_code_tool_deployment(&self, tool: &CodeToolId, reference: DeploymentReference) {
-        self.state()
-            .code_tool_deployments
-            .push((tool.clone(), reference));
+        self.state().code_tool_deployments.push((tool.clone(), reference));
     }
 
     /// Says that no deployment needs a version any more.
@@ -232,7 +230,10 @@ impl Registry for MemoryRegistry {
 
     async fn deployments_using_code_tool(&self, id: &CodeToolId) -> Result<Vec<DeploymentReference>> {
         let state = self.read()?;
-        let needed = state.code_tool_deployments.iter().filter(|(needed, _)| needed == id);
+        let needed = state
+            .code_tool_deployments
+            .iter()
+            .filter(|(needed, _)| needed == id);
         Ok(needed.map(|(_, reference)| reference.clone()).collect())
     }
 

@@ -1,6 +1,6 @@
 //! Tokens, grants, memberships and what they name.
 
-use caliber_core::grant::{self as core, Grantee};
+use caliber_core::grant::{self as core, GrantedTools, Grantee};
 use caliber_core::id::ProjectId;
 use caliber_core::principal::{self, Principal, Scopes, Subject};
 use caliber_core::token::{self, TokenRecord};
@@ -133,11 +133,18 @@ pub(crate) fn grant(grant: core::Grant) -> Grant {
         Grantee::Subject(subject) => (Some(subject.to_string()), None),
         Grantee::Scope(scope) => (None, Some(scope.into())),
     };
+    let (server, tool, family) = match grant.tools {
+        GrantedTools::Server { server, tool } => (Some(server), tool, None),
+        GrantedTools::Family { project, family } => (None, None, Some((family, project))),
+    };
+    let (family, family_project) = family.unzip();
     Grant {
         grant_id: grant.id.to_string(),
         project_id: grant.project.to_string(),
-        server_id: grant.server.to_string(),
-        tool_name: grant.tool.map(|tool| tool.to_string()),
+        server_id: server.map(|server| server.to_string()),
+        tool_name: tool.map(|tool| tool.to_string()),
+        family: family.map(|family| family.to_string()),
+        family_project_id: family_project.map(|project| project.to_string()),
         subject,
         scope,
         created_by: grant.created_by.to_string(),

@@ -2,7 +2,7 @@
 
 use caliber_core::approval as core;
 use caliber_core::audit;
-use caliber_core::invocation::{self, InvocationOutcome};
+use caliber_core::invocation::{self, InvocationOutcome, InvokedTool};
 
 use super::identity;
 use crate::wire::approvals::{Approval, ApprovalState};
@@ -44,7 +44,7 @@ pub(crate) fn invocation_record(record: invocation::InvocationRecord) -> Invocat
     } = record;
     let (kind, token_id) = identity(&call.identity);
     let settled = settlement.as_ref();
-    InvocationRecord {
+    let without_tool = InvocationRecord {
         invocation_id: call.id.to_string(),
         started_at: call.started_at,
         subject: call.subject.to_string(),
@@ -52,11 +52,15 @@ pub(crate) fn invocation_record(record: invocation::InvocationRecord) -> Invocat
         token_id,
         surface: call.surface.as_str(),
         project_id: call.project.to_string(),
-        server_id: call.server.to_string(),
-        server_name: call.server_name.to_string(),
-        tool_name: call.tool.to_string(),
-        descriptor_digest: call.descriptor_digest.map(|digest| digest.to_string()),
-        policy_revision: call.policy_revision.map(|revision| revision.0),
+        server_id: None,
+        server_name: None,
+        tool_name: None,
+        descriptor_digest: None,
+        policy_revision: None,
+        code_tool_id: None,
+        family: None,
+        version: None,
+        content_hash: None,
         side_effect_level: call.side_effect_level.map(Into::into),
         argument_digest: call.argument_digest.to_string(),
         approval_id: call.approval.map(|approval| approval.to_string()),
@@ -69,6 +73,34 @@ pub(crate) fn invocation_record(record: invocation::InvocationRecord) -> Invocat
         ended_at: settled.map(|settled| settled.ended_at),
         duration_ms: settled.map(|settled| milliseconds(settled.duration_us)),
         result_bytes: settled.and_then(|settled| settled.result_bytes),
+    };
+    match call.tool {
+        InvokedTool::Server {
+            server,
+            server_name,
+            tool,
+            descriptor_digest,
+            policy_revision,
+        } => InvocationRecord {
+            server_id: Some(server.to_string()),
+            server_name: Some(server_name.to_string()),
+            tool_name: Some(tool.to_string()),
+            descriptor_digest: descriptor_digest.map(|digest| digest.to_string()),
+            policy_revision: policy_revision.map(|revision| revision.0),
+            ..without_tool
+        },
+        InvokedTool::Code {
+            id,
+            family,
+            version,
+            content_hash,
+        } => InvocationRecord {
+            code_tool_id: Some(id.to_string()),
+            family: Some(family.to_string()),
+            version: Some(version.to_string()),
+            content_hash: Some(content_hash.to_string()),
+            ..without_tool
+        },
     }
 }
 
@@ -92,13 +124,17 @@ pub(crate) fn approval(approval: core::Approval) -> Approval {
         State::Refused { by, at, note } => (ApprovalState::Refused, Some(by), Some(at), note, None),
         State::Spent { by, invocation } => (ApprovalState::Spent, Some(by), None, None, Some(invocation)),
     };
-    Approval {
+    let without_tool = Approval {
         approval_id: approval.id.to_string(),
         state,
         project_id: approval.project.to_string(),
-        server_id: approval.server.to_string(),
-        tool_name: approval.tool.to_string(),
-        descriptor_digest: approval.descriptor_digest.to_string(),
+        server_id: None,
+        tool_name: None,
+        descriptor_digest: None,
+        code_tool_id: None,
+        family: None,
+        version: None,
+        content_hash: None,
         arguments: approval.arguments,
         argument_digest: approval.argument_digest.to_string(),
         requested_by: approval.requested_by.to_string(),
@@ -108,5 +144,29 @@ pub(crate) fn approval(approval: core::Approval) -> Approval {
         decided_at: at,
         note,
         invocation_id: invocation.map(|invocation| invocation.to_string()),
+    };
+    match approval.tool {
+        core::RequestedTool::Server {
+            server,
+            tool,
+            descriptor_digest,
+        } => Approval {
+            server_id: Some(server.to_string()),
+            tool_name: Some(tool.to_string()),
+            descriptor_digest: Some(descriptor_digest.to_string()),
+            ..without_tool
+        },
+        core::RequestedTool::Code {
+            id,
+            family,
+            version,
+            content_hash,
+        } => Approval {
+            code_tool_id: Some(id.to_string()),
+            family: Some(family.to_string()),
+            version: Some(version.to_string()),
+            content_hash: Some(content_hash.to_string()),
+            ..without_tool
+        },
     }
 }

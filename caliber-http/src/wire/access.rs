@@ -134,10 +134,14 @@ pub(crate) struct Grant {
     pub(crate) grant_id: String,
     /// The project that grants.
     pub(crate) project_id: String,
-    /// Whose tools.
-    pub(crate) server_id: String,
-    /// Which tool; null means all of them.
+    /// The server whose tools it opens; null when it opens a family of code tools.
+    pub(crate) server_id: Option<String>,
+    /// Which tool of the server; null means all of them.
     pub(crate) tool_name: Option<String>,
+    /// The family of code tools that it opens; null when it opens tools of a server.
+    pub(crate) family: Option<String>,
+    /// The project of the family.
+    pub(crate) family_project_id: Option<String>,
     /// Who may.
     pub(crate) subject: Option<String>,
     /// Or everybody who holds this scope.

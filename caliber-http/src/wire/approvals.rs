@@ -40,14 +40,22 @@ pub(crate) struct Approval {
     pub(crate) approval_id: String,
     /// What became of it.
     pub(crate) state: ApprovalState,
-    /// The project of the server.
+    /// The project of the tool.
     pub(crate) project_id: String,
-    /// The server.
-    pub(crate) server_id: String,
-    /// The tool.
-    pub(crate) tool_name: String,
+    /// The server; null for a code tool.
+    pub(crate) server_id: Option<String>,
+    /// The tool of the server.
+    pub(crate) tool_name: Option<String>,
     /// The tool as it was seen.
-    pub(crate) descriptor_digest: String,
+    pub(crate) descriptor_digest: Option<String>,
+    /// The version of a code tool; null for a tool of a server.
+    pub(crate) code_tool_id: Option<String>,
+    /// Its family.
+    pub(crate) family: Option<String>,
+    /// Its number.
+    pub(crate) version: Option<String>,
+    /// What it does.
+    pub(crate) content_hash: Option<String>,
     /// What will be asked of it, as it was sent.
     #[schema(value_type = Object)]
     pub(crate) arguments: JsonText,

@@ -92,18 +92,26 @@ pub(crate) struct InvocationRecord {
     pub(crate) token_id: Option<String>,
     /// Where it came in.
     pub(crate) surface: &'static str,
-    /// The project of the server.
+    /// The project of the tool.
     pub(crate) project_id: String,
-    /// The server.
-    pub(crate) server_id: String,
+    /// The server; null for a code tool.
+    pub(crate) server_id: Option<String>,
     /// Its name at the time.
-    pub(crate) server_name: String,
-    /// The tool.
-    pub(crate) tool_name: String,
+    pub(crate) server_name: Option<String>,
+    /// The tool of the server.
+    pub(crate) tool_name: Option<String>,
     /// The tool as it was admitted or refused.
     pub(crate) descriptor_digest: Option<String>,
     /// The revision of the decision that counted.
     pub(crate) policy_revision: Option<u64>,
+    /// The version of a code tool; null for a tool of a server.
+    pub(crate) code_tool_id: Option<String>,
+    /// Its family.
+    pub(crate) family: Option<String>,
+    /// Its number.
+    pub(crate) version: Option<String>,
+    /// What it did, as it was admitted or refused.
+    pub(crate) content_hash: Option<String>,
     /// How far the call reaches.
     pub(crate) side_effect_level: Option<Level>,
     /// The digest of its arguments; they are not kept.

@@ -23,7 +23,13 @@ pub(super) fn admit(facts: &CodeToolFacts) -> Step {
         grants.any(|grantee| names(grantee, &caller.subject, caller.scopes))
     };
     let breaks_glass = caller.break_glass.is_some();
-    is_admin_or(granted, &caller.subject, caller.scopes, breaks_glass, facts.tool.as_str())?;
+    is_admin_or(
+        granted,
+        &caller.subject,
+        caller.scopes,
+        breaks_glass,
+        facts.tool.as_str(),
+    )?;
     arguments_fit(&facts.arguments)?;
     // Whoever comes here with a reason to go past approval is an admin.
     if facts.policy.requires_approval && !breaks_glass {
@@ -75,7 +81,11 @@ fn sandbox_enforces(facts: &CodeToolFacts) -> Step {
     if report.is_available() {
         return Ok(());
     }
-    let missing: Vec<_> = report.missing().into_iter().map(|guarantee| guarantee.as_str()).collect();
+    let missing: Vec<_> = report
+        .missing()
+        .into_iter()
+        .map(|guarantee| guarantee.as_str())
+        .collect();
     let what = match &report.problem {
         Some(problem) => problem.clone(),
         None => format!("what is required does not hold here: {}", missing.join(", ")),
@@ -100,7 +110,10 @@ fn nothing_stands_against_it(facts: &CodeToolFacts) -> Step {
 fn content_is_the_same(facts: &CodeToolFacts) -> Step {
     let what = if facts.computed_hash != facts.content_hash {
         "its record was changed outside of caliber; register the tool again under another version"
-    } else if facts.expected_hash.is_some_and(|expected| expected != facts.content_hash) {
+    } else if facts
+        .expected_hash
+        .is_some_and(|expected| expected != facts.content_hash)
+    {
         "it is not what the caller pinned; resolve the tool again"
     } else {
         return Ok(());

@@ -199,7 +199,9 @@ mod tests {
 
     #[test]
     fn what_is_no_pattern_is_refused() {
-        for text in ["", ".*", "pkg*", "pkg.*.a", "*.a", "pkg.**", "a b", "a..b", "1a", "pkg.", "ä"] {
+        for text in [
+            "", ".*", "pkg*", "pkg.*.a", "*.a", "pkg.**", "a b", "a..b", "1a", "pkg.", "ä",
+        ] {
             assert!(text.parse::<ModulePattern>().is_err(), "{text:?}");
         }
         for text in ["*", "pkg", "pkg.a", "pkg.*"] {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use caliber_core::admission::{
-    ServerToolFacts, AdmissionPolicy, ArgumentsFact, Decision, InventoryFact, Outcome, QuotaFact, SessionFact,
+    AdmissionPolicy, ArgumentsFact, Decision, InventoryFact, Outcome, QuotaFact, ServerToolFacts, SessionFact,
 };
 use caliber_core::approval::{Approval, ApprovalState, RequestedTool};
 use caliber_core::grant::Grantee;
@@ -306,7 +306,10 @@ fn an_approval_is_for_exactly_one_call() {
             }
         },
         |approval| {
-            if let RequestedTool::Server { descriptor_digest, .. } = &mut approval.tool {
+            if let RequestedTool::Server {
+                descriptor_digest, ..
+            } = &mut approval.tool
+            {
                 *descriptor_digest = descriptor("changed");
             }
         },

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use caliber_core::admission::{
-    ServerToolFacts, AdmissionPolicy, ArgumentsFact, InventoryFact, Outcome, QuotaFact, SessionFact,
+    AdmissionPolicy, ArgumentsFact, InventoryFact, Outcome, QuotaFact, ServerToolFacts, SessionFact,
 };
 use caliber_core::approval::{Approval, ApprovalState, RequestedTool};
 use caliber_core::digest::{ArgumentDigest, DescriptorDigest, Fingerprint};
@@ -21,7 +21,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use crate::facts::{
-    NOW, SERVER, allowed, approval, arguments, blocked, consented, descriptor, fingerprint, is_presentable, spent,
+    NOW, SERVER, allowed, approval, arguments, blocked, consented, descriptor, fingerprint, is_presentable,
+    spent,
 };
 use crate::naive;
 

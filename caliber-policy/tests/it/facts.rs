@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use caliber_core::admission::{
-    ServerToolFacts, ArgumentsFact, CallerFact, InventoryFact, QuotaFact, SessionFact,
+    ArgumentsFact, CallerFact, InventoryFact, QuotaFact, ServerToolFacts, SessionFact,
 };
 use caliber_core::approval::{Approval, ApprovalState, RequestedTool};
 use caliber_core::clock::{Clock, SystemClock, Timestamp};

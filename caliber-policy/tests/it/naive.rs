@@ -2,7 +2,7 @@
 //! way, each row complete in itself, in the order in which rows answer. It shares no function with the first.
 
 use caliber_core::admission::{
-    ServerToolFacts, ArgumentsFact, InventoryFact, Outcome, QuotaFact, SessionFact,
+    ArgumentsFact, InventoryFact, Outcome, QuotaFact, ServerToolFacts, SessionFact,
 };
 use caliber_core::approval::{ApprovalState, RequestedTool};
 use caliber_core::grant::Grantee;

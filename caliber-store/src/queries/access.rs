@@ -2,9 +2,10 @@
 
 use caliber_core::Error as CoreError;
 use caliber_core::clock::Timestamp;
+use caliber_core::code_tool::FamilyName;
 use caliber_core::digest::TokenHash;
-use caliber_core::grant::{Grant, Membership};
-use caliber_core::id::{GrantId, ProjectId, ServerId, TokenId};
+use caliber_core::grant::{Grant, GrantedTools, Membership};
+use caliber_core::id::{GrantId, ProjectId, TokenId};
 use caliber_core::page::{Page, PageRequest};
 use caliber_core::principal::Subject;
 use caliber_core::registry::AdmissionQuery;
@@ -12,7 +13,7 @@ use caliber_core::token::TokenRecord;
 use diesel::{BoolExpressionMethods, ExpressionMethods, OptionalExtension, QueryDsl, SelectableHelper};
 use diesel_async::RunQueryDsl;
 
-use super::{Backend, Connection, revisions, servers};
+use super::{Backend, Connection, code_tools, revisions, servers};
 use crate::cursor::List;
 use crate::error::Result;
 use crate::rows::{GrantRow, MembershipRow, SCOPE, SUBJECT, TokenRow, micros};
@@ -67,6 +68,33 @@ pub(super) async fn grants_for(
     rows.into_iter().map(GrantRow::grant).collect()
 }
 
+/// The grants that can open a family to a caller: those that name it, and the caller, or a scope; given in one of two
+/// projects.
+pub(super) async fn grants_for_family(
+    conn: &mut Connection,
+    family: (&ProjectId, &FamilyName),
+    subject: &Subject,
+    projects: (&ProjectId, &ProjectId),
+) -> Result<Vec<Grant>> {
+    let to_caller = grants::grantee_kind
+        .eq(SUBJECT)
+        .and(grants::grantee.eq(subject.as_str()));
+    let rows: Vec<GrantRow> = grants::table
+        .filter(grants::family.eq(family.1.as_str()))
+        .filter(grants::family_project.eq(family.0.as_str()))
+        .filter(grants::grantee_kind.eq(SCOPE).or(to_caller))
+        .filter(
+            grants::project
+                .eq(projects.0.as_str())
+                .or(grants::project.eq(projects.1.as_str())),
+        )
+        .order(grants::id.asc())
+        .select(GrantRow::as_select())
+        .load(conn)
+        .await?;
+    rows.into_iter().map(GrantRow::grant).collect()
+}
+
 /// The scopes of a subject, everywhere and in each project.
 pub(crate) async fn memberships(conn: &mut Connection, subject: &Subject) -> Result<Vec<Membership>> {
     let rows: Vec<MembershipRow> = memberships::table
@@ -113,8 +141,10 @@ pub(crate) async fn tokens(
 
 /// A grant.
 pub(super) async fn create_grant(conn: &mut Connection, grant: &Grant) -> Result<u64> {
-    let server: &ServerId = &grant.server;
-    servers::require(conn, server).await?;
+    match &grant.tools {
+        GrantedTools::Server { server, .. } => servers::require(conn, server).await?,
+        GrantedTools::Family { project, family } => code_tools::require_family(conn, project, family).await?,
+    }
     diesel::insert_into(grants::table)
         .values(GrantRow::of(grant))
         .execute(conn)

@@ -1,6 +1,10 @@
 //! Everything that one admission is decided on.
 
-use caliber_core::registry::{AdmissionQuery, Entity, Expect, Revision, StoredFacts};
+use caliber_core::approval::Approval;
+use caliber_core::id::ApprovalId;
+use caliber_core::registry::{
+    AdmissionQuery, Entity, Expect, Revision, RunAdmissionQuery, StoredFacts, StoredRunFacts,
+};
 use caliber_core::server::Visibility;
 use diesel::{
     BoolExpressionMethods, ExpressionMethods, JoinOnDsl, NullableExpressionMethods, OptionalExtension,
@@ -8,7 +12,7 @@ use diesel::{
 };
 use diesel_async::RunQueryDsl;
 
-use super::{Connection, access, approvals, revisions, tools as listed_tools};
+use super::{Connection, access, approvals, code_tools, revisions, tools as listed_tools};
 use crate::error::Result;
 use crate::rows::{ApprovalRow, ClassificationRow, ServerRow, ToolFactsRow, unsigned};
 use crate::schema::{classifications, inventories, servers, tools};
@@ -64,14 +68,7 @@ pub(crate) async fn admission(conn: &mut Connection, query: &AdmissionQuery) -> 
         let revision = revisions::current(conn, &access).await?;
         expect.push((access, Revision(revision)));
     }
-    let mut approval = None;
-    if let Some(presented) = &query.approval {
-        let row = approvals::row(conn, presented).await?;
-        let revision = row.as_ref().map_or(0, |row| row.revision);
-        let revision = Revision(unsigned("approvals.revision", revision)?);
-        expect.push((Entity::Approval(presented.clone()), revision));
-        approval = row.map(ApprovalRow::approval).transpose()?;
-    }
+    let approval = presented(conn, query.approval.as_ref(), &mut expect).await?;
     Ok(Some(StoredFacts {
         server,
         discovered,
@@ -82,6 +79,57 @@ pub(crate) async fn admission(conn: &mut Connection, query: &AdmissionQuery) -> 
         approval,
         expect: Expect(expect),
     }))
+}
+
+/// The facts of a run; likewise.
+pub(crate) async fn run_admission(
+    conn: &mut Connection,
+    query: &RunAdmissionQuery,
+) -> Result<Option<StoredRunFacts>> {
+    let Some(record) = code_tools::code_tool(conn, &query.tool).await? else {
+        return Ok(None);
+    };
+    let elsewhere = record.visibility == Visibility::Public && query.project != record.project;
+    let other = if elsewhere {
+        &query.project
+    } else {
+        &record.project
+    };
+    let family = (&record.project, &record.definition.family);
+    let projects = (&record.project, other);
+    let grants = access::grants_for_family(conn, family, &query.subject, projects).await?;
+    let mut expect = vec![(Entity::CodeTool(query.tool.clone()), record.revision)];
+    let own = Entity::Access(record.project.clone());
+    for access in [Some(own), elsewhere.then(|| Entity::Access(other.clone()))]
+        .into_iter()
+        .flatten()
+    {
+        let revision = revisions::current(conn, &access).await?;
+        expect.push((access, Revision(revision)));
+    }
+    let approval = presented(conn, query.approval.as_ref(), &mut expect).await?;
+    Ok(Some(StoredRunFacts {
+        record,
+        grants,
+        approval,
+        expect: Expect(expect),
+    }))
+}
+
+/// The approval that is presented, and its revision among the others.
+async fn presented(
+    conn: &mut Connection,
+    id: Option<&ApprovalId>,
+    expect: &mut Vec<(Entity, Revision)>,
+) -> Result<Option<Approval>> {
+    let Some(id) = id else {
+        return Ok(None);
+    };
+    let row = approvals::row(conn, id).await?;
+    let revision = row.as_ref().map_or(0, |row| row.revision);
+    let revision = Revision(unsigned("approvals.revision", revision)?);
+    expect.push((Entity::Approval(id.clone()), revision));
+    row.map(ApprovalRow::approval).transpose()
 }
 
 async fn target(conn: &mut Connection, query: &AdmissionQuery) -> Result<Option<TargetRow>> {

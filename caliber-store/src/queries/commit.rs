@@ -4,7 +4,7 @@ use caliber_core::audit::AuditEntry;
 use caliber_core::registry::{Change, Commit, Committed, Revision};
 use caliber_core::{Error as CoreError, ErrorKind};
 
-use super::{Connection, access, approvals, audit, invocations, revisions, servers, tools};
+use super::{Connection, access, approvals, audit, code_tools, invocations, revisions, servers, tools};
 use crate::error::Result;
 use crate::keys::SealedSecret;
 
@@ -36,6 +36,12 @@ async fn change(
         Change::RegisterServer { record, .. } => servers::register(conn, record, sealed).await?,
         Change::UpdateServer { record, .. } => servers::update(conn, record, sealed).await?,
         Change::RemoveServer { id } => servers::remove(conn, id).await?,
+        Change::RegisterCodeTool { record, .. } => code_tools::register(conn, record, sealed).await?,
+        Change::UpdateCodeTool { record } => code_tools::update(conn, record).await?,
+        Change::RecordInspection { tool } => {
+            code_tools::require(conn, tool).await?;
+            0
+        }
         Change::RecordConnection { server, at, error } => {
             servers::record_connection(conn, server, *at, error.as_deref()).await?;
             0

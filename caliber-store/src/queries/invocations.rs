@@ -1,10 +1,11 @@
 //! The ledger of calls.
 
 use caliber_core::clock::Timestamp;
-use caliber_core::id::{InvocationId, ServerId};
+use caliber_core::id::InvocationId;
 use caliber_core::invocation::{InvocationIntent, InvocationOutcome, InvocationRecord, Settlement};
 use caliber_core::page::{Page, PageRequest};
 use caliber_core::reason::ReasonCode;
+use caliber_core::registry::InvocationsOf;
 use caliber_core::{Error as CoreError, ErrorKind};
 use diesel::{ExpressionMethods, OptionalExtension, QueryDsl, SelectableHelper};
 use diesel_async::RunQueryDsl;
@@ -32,10 +33,10 @@ async fn row(conn: &mut Connection, id: &InvocationId) -> Result<Option<Invocati
         .optional()?)
 }
 
-/// Calls of a server, or of all, newest first.
+/// Calls, newest first.
 pub(crate) async fn invocations(
     conn: &mut Connection,
-    server: Option<&ServerId>,
+    of: &InvocationsOf,
     request: &PageRequest,
 ) -> Result<Page<InvocationRecord>> {
     let after: Option<InvocationId> = LIST.after(request)?;
@@ -44,8 +45,14 @@ pub(crate) async fn invocations(
         .order(invocations::id.desc())
         .limit(List::rows(request))
         .into_boxed::<Backend>();
-    if let Some(server) = server {
-        select = select.filter(invocations::server_id.eq(server.to_string()));
+    match of {
+        InvocationsOf::Everything => {}
+        InvocationsOf::Server(server) => {
+            select = select.filter(invocations::server_id.eq(server.to_string()));
+        }
+        InvocationsOf::CodeTool(tool) => {
+            select = select.filter(invocations::code_tool_id.eq(tool.to_string()));
+        }
     }
     if let Some(after) = after {
         select = select.filter(invocations::id.lt(after.to_string()));

@@ -13,6 +13,7 @@ mod access;
 mod admission;
 mod approvals;
 mod audit;
+mod code_tools;
 mod commit;
 mod invocations;
 mod revisions;
@@ -21,9 +22,12 @@ mod servers;
 mod tools;
 
 pub(crate) use access::{grants, memberships, token_by_hash, tokens};
-pub(crate) use admission::admission;
+pub(crate) use admission::{admission, run_admission};
 pub(crate) use approvals::{approval, approvals};
 pub(crate) use audit::{audit, audit_entry, record as record_audit};
+#[cfg(feature = "testing")]
+pub(crate) use code_tools::set_code_tool_deployments;
+pub(crate) use code_tools::{code_tool, code_tools, deployments_using_code_tool};
 pub(crate) use commit::apply;
 pub(crate) use invocations::{invocation, invocations};
 pub(crate) use secrets::{keys_in_use, secret, stale_secrets, store as store_secrets};

@@ -10,7 +10,7 @@ use diesel_async::RunQueryDsl;
 use super::Connection;
 use crate::error::Result;
 use crate::rows::{number, unsigned};
-use crate::schema::{approvals, classifications, inventories, revisions, servers};
+use crate::schema::{approvals, classifications, code_tools, inventories, revisions, servers};
 
 /// Refuses a change whose expectations do not hold any more. The transaction holds the lock that keeps them.
 pub(super) async fn check(conn: &mut Connection, expect: &Expect) -> Result<()> {
@@ -52,6 +52,12 @@ pub(super) async fn current(conn: &mut Connection, entity: &Entity) -> Result<u6
         Entity::Approval(id) => approvals::table
             .find(id.as_str())
             .select(approvals::revision)
+            .get_result(conn)
+            .await
+            .optional()?,
+        Entity::CodeTool(id) => code_tools::table
+            .find(id.as_str())
+            .select(code_tools::revision)
             .get_result(conn)
             .await
             .optional()?,

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use caliber_core::id::{SecretId, ServerId};
+use caliber_core::id::SecretId;
+use caliber_core::registry::SecretOwner;
 use caliber_core::{Error as CoreError, ErrorKind};
 use diesel::{ExpressionMethods, OptionalExtension, QueryDsl, SelectableHelper};
 use diesel_async::RunQueryDsl;
 
-use super::Connection;
+use super::{Backend, Connection};
 use crate::error::Result;
 use crate::keys::{KeyId, SealedSecret};
 use crate::rows::SecretRow;
@@ -76,11 +77,15 @@ pub(crate) async fn store(conn: &mut Connection, sealed: &[SealedSecret]) -> Res
     Ok(())
 }
 
-/// New secrets of a server.
-pub(super) async fn insert(conn: &mut Connection, server: &ServerId, sealed: &[SealedSecret]) -> Result<()> {
+/// New secrets of a server or of a code tool.
+pub(super) async fn insert(
+    conn: &mut Connection,
+    owner: &SecretOwner,
+    sealed: &[SealedSecret],
+) -> Result<()> {
     for secret in sealed {
-        if secret.server != *server {
-            let foreign = format!("the secret {} is sealed for another server", secret.id);
+        if secret.owner != *owner {
+            let foreign = format!("the secret {} is sealed for something else", secret.id);
             return Err(CoreError::new(ErrorKind::Invalid, foreign).into());
         }
         diesel::insert_into(secrets::table)
@@ -91,24 +96,25 @@ pub(super) async fn insert(conn: &mut Connection, server: &ServerId, sealed: &[S
     Ok(())
 }
 
-/// The identifiers of a server's secrets.
-pub(super) async fn of_server(conn: &mut Connection, server: &ServerId) -> Result<HashSet<String>> {
-    let ids: Vec<String> = secrets::table
-        .filter(secrets::server_id.eq(server.as_str()))
-        .select(secrets::id)
-        .load(conn)
-        .await?;
+/// The identifiers of the secrets of a server or of a code tool.
+pub(super) async fn of_owner(conn: &mut Connection, owner: &SecretOwner) -> Result<HashSet<String>> {
+    let select = secrets::table.select(secrets::id).into_boxed::<Backend>();
+    let select = match owner {
+        SecretOwner::Server(server) => select.filter(secrets::server_id.eq(server.to_string())),
+        SecretOwner::CodeTool(tool) => select.filter(secrets::code_tool_id.eq(tool.to_string())),
+    };
+    let ids: Vec<String> = select.load(conn).await?;
     Ok(ids.into_iter().collect())
 }
 
-/// Removes the secrets of a server that are not in `used`.
+/// Removes the secrets of an owner that are not in `used`.
 pub(super) async fn remove_unused(
     conn: &mut Connection,
-    server: &ServerId,
+    owner: &SecretOwner,
     used: &BTreeSet<SecretId>,
 ) -> Result<()> {
     let used: HashSet<&str> = used.iter().map(SecretId::as_str).collect();
-    for id in of_server(conn, server).await? {
+    for id in of_owner(conn, owner).await? {
         if !used.contains(id.as_str()) {
             diesel::delete(secrets::table.find(id)).execute(conn).await?;
         }

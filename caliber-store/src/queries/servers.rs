@@ -6,7 +6,7 @@ use caliber_core::clock::Timestamp;
 use caliber_core::id::{SecretId, ServerId};
 use caliber_core::page::{Page, PageRequest};
 use caliber_core::reason::ReasonCode;
-use caliber_core::registry::{DeploymentReference, Entity, ServerQuery, Viewer};
+use caliber_core::registry::{DeploymentReference, Entity, SecretOwner, ServerQuery, Viewer};
 use caliber_core::secret::SecretReference;
 use caliber_core::server::{ServerDefinition, ServerName, ServerRecord, ServerSummary};
 use caliber_core::text::escaped;
@@ -27,7 +27,7 @@ use crate::schema::{classifications, deployment_references, inventories, servers
 
 const LIST: List = List("servers");
 /// No search text is longer than name, description and location together, so nothing longer is found.
-const SEARCH_LENGTH: usize = 4_096;
+pub(super) const SEARCH_LENGTH: usize = 4_096;
 
 /// A server.
 pub(crate) async fn server(conn: &mut Connection, id: &ServerId) -> Result<Option<ServerRecord>> {
@@ -121,7 +121,7 @@ pub(crate) async fn servers(
 }
 
 /// The pattern of what holds `text`; ASCII letters in lower case, as the searched text has them.
-fn pattern(text: &str) -> String {
+pub(super) fn pattern(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len() + 2);
     pattern.push('%');
     for character in text.chars() {
@@ -223,7 +223,7 @@ pub(super) async fn register(
         }
         Err(error) => return Err(error.into()),
     }
-    secrets::insert(conn, &record.id, sealed).await?;
+    secrets::insert(conn, &owner(&record.id), sealed).await?;
     owns_its_secrets(conn, record).await?;
     Ok(revision)
 }
@@ -245,8 +245,9 @@ pub(super) async fn update(
         .set(ServerColumns::of(record, revision)?)
         .execute(conn)
         .await?;
-    secrets::insert(conn, &record.id, sealed).await?;
-    secrets::remove_unused(conn, &record.id, &stored_secrets(&record.definition)).await?;
+    let owner = owner(&record.id);
+    secrets::insert(conn, &owner, sealed).await?;
+    secrets::remove_unused(conn, &owner, &stored_secrets(&record.definition)).await?;
     owns_its_secrets(conn, record).await?;
     if before.fingerprint() != record.definition.fingerprint() {
         let bound = classifications::table
@@ -335,6 +336,10 @@ pub(super) async fn must_exist(conn: &mut Connection, id: &ServerId) -> Result<(
     found.map(drop).ok_or_else(|| absent(id))
 }
 
+fn owner(id: &ServerId) -> SecretOwner {
+    SecretOwner::Server(id.clone())
+}
+
 fn absent(id: &ServerId) -> crate::Error {
     CoreError::not_found("server", id.as_str()).into()
 }
@@ -351,7 +356,7 @@ fn stored_secrets(definition: &ServerDefinition) -> BTreeSet<SecretId> {
 
 /// Refuses a definition that refers to a secret of another server, or to none.
 async fn owns_its_secrets(conn: &mut Connection, record: &ServerRecord) -> Result<()> {
-    let own = secrets::of_server(conn, &record.id).await?;
+    let own = secrets::of_owner(conn, &owner(&record.id)).await?;
     let wanted = stored_secrets(&record.definition);
     match wanted.iter().find(|id| !own.contains(id.as_str())) {
         None => Ok(()),

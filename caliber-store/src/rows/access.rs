@@ -1,6 +1,6 @@
 //! Grants, memberships and tokens.
 
-use caliber_core::grant::{Grant, Grantee, Membership};
+use caliber_core::grant::{Grant, GrantedTools, Grantee, Membership};
 use caliber_core::principal::{Scope, Scopes};
 use caliber_core::token::TokenRecord;
 use diesel::prelude::*;
@@ -20,10 +20,12 @@ pub(crate) const SCOPE: &str = "scope";
 pub(crate) struct GrantRow {
     pub(crate) id: String,
     project: String,
-    server_id: String,
+    server_id: Option<String>,
     grantee_kind: String,
     grantee: String,
     tool: Option<String>,
+    family: Option<String>,
+    family_project: Option<String>,
     created_by: String,
     created_at: i64,
 }
@@ -39,13 +41,21 @@ fn grantee_columns(grantee: &Grantee) -> (&'static str, &str) {
 impl GrantRow {
     pub(crate) fn of(grant: &Grant) -> Self {
         let (kind, grantee) = grantee_columns(&grant.grantee);
+        let (tool, family, family_project) = match &grant.tools {
+            GrantedTools::Server { tool, .. } => (tool.as_ref().map(ToString::to_string), None, None),
+            GrantedTools::Family { project, family } => {
+                (None, Some(family.to_string()), Some(project.to_string()))
+            }
+        };
         Self {
             id: grant.id.to_string(),
             project: grant.project.to_string(),
-            server_id: grant.server.to_string(),
+            server_id: grant.server().map(ToString::to_string),
             grantee_kind: kind.to_owned(),
             grantee: grantee.to_owned(),
-            tool: grant.tool.as_ref().map(ToString::to_string),
+            tool,
+            family,
+            family_project,
             created_by: grant.created_by.to_string(),
             created_at: micros(grant.created_at),
         }
@@ -62,12 +72,27 @@ impl GrantRow {
                 ));
             }
         };
+        let tools = match (&self.server_id, &self.family, &self.family_project) {
+            (Some(server), None, None) => GrantedTools::Server {
+                server: parsed("grants.server_id", server)?,
+                tool: optional_parsed("grants.tool", self.tool.as_deref())?,
+            },
+            (None, Some(family), Some(project)) => GrantedTools::Family {
+                project: parsed("grants.family_project", project)?,
+                family: parsed("grants.family", family)?,
+            },
+            _ => {
+                return Err(unreadable(
+                    "grants.server_id",
+                    "it is neither for a server nor for a family",
+                ));
+            }
+        };
         Ok(Grant {
             id: parsed("grants.id", &self.id)?,
             project: parsed("grants.project", &self.project)?,
             grantee,
-            server: parsed("grants.server_id", &self.server_id)?,
-            tool: optional_parsed("grants.tool", self.tool.as_deref())?,
+            tools,
             created_by: parsed("grants.created_by", &self.created_by)?,
             created_at: instant("grants.created_at", self.created_at)?,
         })

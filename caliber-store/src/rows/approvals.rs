@@ -1,6 +1,6 @@
 //! Requests for consent.
 
-use caliber_core::approval::{Approval, ApprovalState};
+use caliber_core::approval::{Approval, ApprovalState, RequestedTool};
 use diesel::prelude::*;
 
 use super::{instant, json, micros, number, parsed, unreadable};
@@ -14,9 +14,13 @@ pub(crate) struct ApprovalRow {
     pub(crate) id: String,
     pub(crate) revision: i64,
     project: String,
-    server_id: String,
-    tool: String,
-    descriptor_digest: String,
+    server_id: Option<String>,
+    tool: Option<String>,
+    descriptor_digest: Option<String>,
+    code_tool_id: Option<String>,
+    family: Option<String>,
+    version: Option<String>,
+    content_hash: Option<String>,
     argument_digest: String,
     requested_by: String,
     requested_at: i64,
@@ -76,13 +80,17 @@ impl ApprovalRow {
             note,
             invocation_id,
         } = StateColumns::of(&approval.state);
-        Self {
+        let mut row = Self {
             id: approval.id.to_string(),
             revision: number(revision),
             project: approval.project.to_string(),
-            server_id: approval.server.to_string(),
-            tool: approval.tool.to_string(),
-            descriptor_digest: approval.descriptor_digest.to_string(),
+            server_id: None,
+            tool: None,
+            descriptor_digest: None,
+            code_tool_id: None,
+            family: None,
+            version: None,
+            content_hash: None,
             argument_digest: approval.argument_digest.to_string(),
             requested_by: approval.requested_by.to_string(),
             requested_at: micros(approval.requested_at),
@@ -93,7 +101,59 @@ impl ApprovalRow {
             note,
             invocation_id,
             arguments: approval.arguments.as_str().to_owned(),
+        };
+        match &approval.tool {
+            RequestedTool::Server {
+                server,
+                tool,
+                descriptor_digest,
+            } => {
+                row.server_id = Some(server.to_string());
+                row.tool = Some(tool.to_string());
+                row.descriptor_digest = Some(descriptor_digest.to_string());
+            }
+            RequestedTool::Code {
+                id,
+                family,
+                version,
+                content_hash,
+            } => {
+                row.code_tool_id = Some(id.to_string());
+                row.family = Some(family.to_string());
+                row.version = Some(version.to_string());
+                row.content_hash = Some(content_hash.to_string());
+            }
         }
+        row
+    }
+
+    fn tool(&self) -> Result<RequestedTool> {
+        if let (Some(server), Some(tool), Some(digest)) =
+            (&self.server_id, &self.tool, &self.descriptor_digest)
+        {
+            return Ok(RequestedTool::Server {
+                server: parsed("approvals.server_id", server)?,
+                tool: parsed("approvals.tool", tool)?,
+                descriptor_digest: parsed("approvals.descriptor_digest", digest)?,
+            });
+        }
+        let (Some(id), Some(family), Some(version), Some(hash)) = (
+            &self.code_tool_id,
+            &self.family,
+            &self.version,
+            &self.content_hash,
+        ) else {
+            return Err(unreadable(
+                "approvals.tool",
+                "it is neither a server's tool nor a code tool",
+            ));
+        };
+        Ok(RequestedTool::Code {
+            id: parsed("approvals.code_tool_id", id)?,
+            family: parsed("approvals.family", family)?,
+            version: parsed("approvals.version", version)?,
+            content_hash: parsed("approvals.content_hash", hash)?,
+        })
     }
 
     fn state(&self) -> Result<ApprovalState> {
@@ -130,9 +190,7 @@ impl ApprovalRow {
             state: self.state()?,
             id: parsed("approvals.id", &self.id)?,
             project: parsed("approvals.project", &self.project)?,
-            server: parsed("approvals.server_id", &self.server_id)?,
-            tool: parsed("approvals.tool", &self.tool)?,
-            descriptor_digest: parsed("approvals.descriptor_digest", &self.descriptor_digest)?,
+            tool: self.tool()?,
             arguments: json("approvals.arguments", self.arguments)?,
             argument_digest: parsed("approvals.argument_digest", &self.argument_digest)?,
             requested_by: parsed("approvals.requested_by", &self.requested_by)?,

@@ -1,11 +1,13 @@
 //! The ledger of calls.
 
-use caliber_core::invocation::{Invocation, InvocationRecord, Settlement};
+use caliber_core::invocation::{Invocation, InvocationRecord, InvokedTool, Settlement};
 use caliber_core::reason::ReasonCode;
 use caliber_core::registry::Revision;
 use diesel::prelude::*;
 
-use super::{instant, micros, number, object, optional_parsed, optional_word, parsed, unsigned, word};
+use super::{
+    instant, micros, number, object, optional_parsed, optional_word, parsed, unreadable, unsigned, word,
+};
 use crate::error::Result;
 use crate::schema::invocations;
 
@@ -19,11 +21,15 @@ pub(crate) struct InvocationRow {
     identity: String,
     surface: String,
     project: String,
-    server_id: String,
-    server_name: String,
-    tool: String,
+    server_id: Option<String>,
+    server_name: Option<String>,
+    tool: Option<String>,
     descriptor_digest: Option<String>,
     policy_revision: Option<i64>,
+    code_tool_id: Option<String>,
+    family: Option<String>,
+    version: Option<String>,
+    content_hash: Option<String>,
     side_effect_level: Option<String>,
     argument_digest: String,
     approval_id: Option<String>,
@@ -78,18 +84,22 @@ impl InvocationRow {
 
     fn of(invocation: &Invocation, lease: Option<(String, i64)>, end: SettlementColumns) -> Result<Self> {
         let (lease_owner, lease_until) = lease.unzip();
-        Ok(Self {
+        let mut row = Self {
             id: invocation.id.to_string(),
             started_at: micros(invocation.started_at),
             subject: invocation.subject.to_string(),
             identity: serde_json::to_string(&invocation.identity)?,
             surface: invocation.surface.as_str().to_owned(),
             project: invocation.project.to_string(),
-            server_id: invocation.server.to_string(),
-            server_name: invocation.server_name.to_string(),
-            tool: invocation.tool.to_string(),
-            descriptor_digest: invocation.descriptor_digest.map(|digest| digest.to_string()),
-            policy_revision: invocation.policy_revision.map(|revision| number(revision.0)),
+            server_id: None,
+            server_name: None,
+            tool: None,
+            descriptor_digest: None,
+            policy_revision: None,
+            code_tool_id: None,
+            family: None,
+            version: None,
+            content_hash: None,
             side_effect_level: invocation
                 .side_effect_level
                 .map(|level| level.as_str().to_owned()),
@@ -104,6 +114,68 @@ impl InvocationRow {
             ended_at: end.ended_at,
             duration: end.duration,
             result_bytes: end.result_bytes,
+        };
+        match &invocation.tool {
+            InvokedTool::Server {
+                server,
+                server_name,
+                tool,
+                descriptor_digest,
+                policy_revision,
+            } => {
+                row.server_id = Some(server.to_string());
+                row.server_name = Some(server_name.to_string());
+                row.tool = Some(tool.to_string());
+                row.descriptor_digest = descriptor_digest.map(|digest| digest.to_string());
+                row.policy_revision = policy_revision.map(|revision| number(revision.0));
+            }
+            InvokedTool::Code {
+                id,
+                family,
+                version,
+                content_hash,
+            } => {
+                row.code_tool_id = Some(id.to_string());
+                row.family = Some(family.to_string());
+                row.version = Some(version.to_string());
+                row.content_hash = Some(content_hash.to_string());
+            }
+        }
+        Ok(row)
+    }
+
+    fn tool(&self) -> Result<InvokedTool> {
+        if let (Some(server), Some(name), Some(tool)) = (&self.server_id, &self.server_name, &self.tool) {
+            return Ok(InvokedTool::Server {
+                server: parsed("invocations.server_id", server)?,
+                server_name: parsed("invocations.server_name", name)?,
+                tool: parsed("invocations.tool", tool)?,
+                descriptor_digest: optional_parsed(
+                    "invocations.descriptor_digest",
+                    self.descriptor_digest.as_deref(),
+                )?,
+                policy_revision: self
+                    .policy_revision
+                    .map(|revision| unsigned("invocations.policy_revision", revision).map(Revision))
+                    .transpose()?,
+            });
+        }
+        let (Some(id), Some(family), Some(version), Some(hash)) = (
+            &self.code_tool_id,
+            &self.family,
+            &self.version,
+            &self.content_hash,
+        ) else {
+            return Err(unreadable(
+                "invocations.tool",
+                "it is neither a server's tool nor a code tool",
+            ));
+        };
+        Ok(InvokedTool::Code {
+            id: parsed("invocations.code_tool_id", id)?,
+            family: parsed("invocations.family", family)?,
+            version: parsed("invocations.version", version)?,
+            content_hash: parsed("invocations.content_hash", hash)?,
         })
     }
 
@@ -134,17 +206,7 @@ impl InvocationRow {
                 identity: object("invocations.identity", &self.identity)?,
                 surface: word("invocations.surface", &self.surface)?,
                 project: parsed("invocations.project", &self.project)?,
-                server: parsed("invocations.server_id", &self.server_id)?,
-                server_name: parsed("invocations.server_name", &self.server_name)?,
-                tool: parsed("invocations.tool", &self.tool)?,
-                descriptor_digest: optional_parsed(
-                    "invocations.descriptor_digest",
-                    self.descriptor_digest.as_deref(),
-                )?,
-                policy_revision: self
-                    .policy_revision
-                    .map(|revision| unsigned("invocations.policy_revision", revision).map(Revision))
-                    .transpose()?,
+                tool: self.tool()?,
                 side_effect_level: optional_parsed(
                     "invocations.side_effect_level",
                     self.side_effect_level.as_deref(),

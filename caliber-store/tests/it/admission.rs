@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use caliber_core::grant::{Grant, Grantee};
+use caliber_core::grant::{Grant, GrantedTools, Grantee};
 use caliber_core::id::GrantId;
 use caliber_core::principal::Scope;
 use caliber_core::registry::{AdmissionQuery, Change, Entity, Registry, Revision};
@@ -45,8 +45,10 @@ fn grant(record: &ServerRecord, grantee: Grantee, tool: Option<&str>) -> Grant {
         id: GrantId::new(),
         project: record.project.clone(),
         grantee,
-        server: record.id.clone(),
-        tool: tool.map(|tool| tool.parse().unwrap()),
+        tools: GrantedTools::Server {
+            server: record.id.clone(),
+            tool: tool.map(|tool| tool.parse().unwrap()),
+        },
         created_by: "root".parse().unwrap(),
         created_at: now(),
     }

@@ -10,7 +10,7 @@ use caliber_core::id::InvocationId;
 use caliber_core::json::JsonText;
 use caliber_core::page::PageRequest;
 use caliber_core::principal::{Principal, Surface};
-use caliber_core::registry::{Commit, Expect, Registry};
+use caliber_core::registry::{Commit, Expect, InvocationsOf, Registry};
 use caliber_store::{Store, StoreSettings};
 use diesel::sql_types::{BigInt, Text};
 use diesel::{QueryableByName, RunQueryDsl};
@@ -99,7 +99,10 @@ async fn what_was_acknowledged_survives_any_kill() {
         "a call stands without its entry, or an entry without its call"
     );
     let store = home.open().await;
-    let page = store.invocations(None, &PageRequest::first(500)).await.unwrap();
+    let page = store
+        .invocations(&InvocationsOf::Everything, &PageRequest::first(500))
+        .await
+        .unwrap();
     assert!(!page.items.is_empty());
 }
 

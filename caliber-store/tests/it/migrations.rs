@@ -5,7 +5,7 @@ use caliber_core::invocation::InvocationRecord;
 use caliber_core::page::PageRequest;
 use caliber_core::principal::Surface;
 use caliber_core::reason::ReasonCode;
-use caliber_core::registry::{Change, Registry};
+use caliber_core::registry::{Change, InvocationsOf, Registry};
 use caliber_store::Store;
 use diesel::sql_types::Text;
 use diesel::{QueryableByName, RunQueryDsl};
@@ -90,7 +90,11 @@ async fn words_of_a_newer_version_read_as_unknown() {
             (AuditAction::Unknown, Surface::Unknown)
         );
     }
-    let calls = store.invocations(Some(&record.id), &page).await.unwrap().items;
+    let calls = store
+        .invocations(&InvocationsOf::Server(record.id.clone()), &page)
+        .await
+        .unwrap()
+        .items;
     assert_eq!(calls[0].invocation.surface, Surface::Unknown);
     let reason = calls[0].settlement.as_ref().unwrap().reason;
     assert_eq!(reason, Some(ReasonCode::Unknown));

@@ -7,7 +7,7 @@ use caliber_core::invocation::InvocationRecord;
 use caliber_core::json::JsonText;
 use caliber_core::page::PageRequest;
 use caliber_core::principal::{Principal, Surface};
-use caliber_core::registry::{Change, Commit, Expect, Registry, Retention};
+use caliber_core::registry::{Change, Commit, Expect, InvocationsOf, Registry, Retention};
 
 use crate::support::{Home, commit, commit_of, invocation, now, registered, settlement};
 
@@ -69,7 +69,10 @@ async fn a_large_prune_takes_several_transactions_and_keeps_what_is_young() {
         3,
         "one entry for each transaction that removed something"
     );
-    let left = store.invocations(None, &PageRequest::first(50)).await.unwrap();
+    let left = store
+        .invocations(&InvocationsOf::Everything, &PageRequest::first(50))
+        .await
+        .unwrap();
     assert_eq!(left.items, [young]);
 }
 

@@ -4,7 +4,7 @@ use caliber_core::audit::{AuditAction, AuditQuery};
 use caliber_core::page::PageRequest;
 use caliber_core::principal::{Principal, Surface};
 use caliber_core::reason::ReasonCode;
-use caliber_core::registry::{Change, NewSecret, Registry};
+use caliber_core::registry::{Change, NewSecret, Registry, SecretOwner};
 use caliber_core::secret::{ConfigValue, SecretReference, SecretSource, SecretText};
 use caliber_core::server::Auth;
 use caliber_core::{ErrorKind, Result};
@@ -75,7 +75,7 @@ async fn without_a_key_nothing_is_written() {
     };
     let secrets = vec![NewSecret {
         id,
-        server: record.id.clone(),
+        owner: SecretOwner::Server(record.id.clone()),
         value: SecretText::new(CANARY),
     }];
     let change = Change::RegisterServer {

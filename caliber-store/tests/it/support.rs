@@ -10,12 +10,12 @@ use caliber_core::clock::{Clock, SystemClock, Timestamp};
 use caliber_core::descriptor::{Descriptor, ToolName};
 use caliber_core::digest::ArgumentDigest;
 use caliber_core::id::{InstanceId, InvocationId, ProjectId, SecretId, ServerId};
-use caliber_core::invocation::{Invocation, InvocationIntent, InvocationOutcome, Settlement};
+use caliber_core::invocation::{Invocation, InvocationIntent, InvocationOutcome, InvokedTool, Settlement};
 use caliber_core::json::JsonText;
 use caliber_core::policy::{Classification, SideEffectLevel, ToolPolicy};
 use caliber_core::principal::{Principal, Surface};
 use caliber_core::registry::{
-    Change, Commit, Committed, Expect, NewInventory, NewSecret, Registry, Revision,
+    Change, Commit, Committed, Expect, NewInventory, NewSecret, Registry, Revision, SecretOwner,
 };
 use caliber_core::secret::{ConfigValue, SecretReference, SecretText};
 use caliber_core::server::{
@@ -175,7 +175,7 @@ pub(crate) async fn with_secret(store: &Store, name: &str, value: &str) -> (Serv
     };
     let secrets = vec![NewSecret {
         id: id.clone(),
-        server: record.id.clone(),
+        owner: SecretOwner::Server(record.id.clone()),
         value: SecretText::new(value),
     }];
     let change = Change::RegisterServer {
@@ -229,11 +229,13 @@ pub(crate) fn invocation(server: &ServerRecord, tool: &ToolName) -> Invocation {
         identity: caliber_core::principal::Identity::Host,
         surface: Surface::Library,
         project: server.project.clone(),
-        server: server.id.clone(),
-        server_name: server.definition.name.clone(),
-        tool: tool.clone(),
-        descriptor_digest: None,
-        policy_revision: Some(Revision(1)),
+        tool: InvokedTool::Server {
+            server: server.id.clone(),
+            server_name: server.definition.name.clone(),
+            tool: tool.clone(),
+            descriptor_digest: None,
+            policy_revision: Some(Revision(1)),
+        },
         side_effect_level: Some(SideEffectLevel::Write),
         argument_digest: ArgumentDigest::of(b"{}"),
         approval: None,

@@ -146,7 +146,12 @@ pub(super) async fn grants_count_by_project_and_visibility(registry: Arc<dyn Reg
             ..question(&record.id, "echo")
         };
         let facts = registry.admission(&query).await.unwrap().unwrap();
-        assert!(facts.grants.iter().all(|grant| grant.server() == Some(&record.id)));
+        assert!(
+            facts
+                .grants
+                .iter()
+                .all(|grant| grant.server() == Some(&record.id))
+        );
         facts.grants.into_iter().map(|grant| grant.project).collect()
     };
     let home = ProjectId::default();

@@ -525,7 +525,12 @@ impl History {
                 .items;
             line("approvals of guests", &some);
         }
-        for call in registry.invocations(&InvocationsOf::Everything, &page).await.unwrap().items {
+        for call in registry
+            .invocations(&InvocationsOf::Everything, &page)
+            .await
+            .unwrap()
+            .items
+        {
             let end = call
                 .settlement
                 .map(|settlement| (settlement.outcome, settlement.reason));

@@ -52,7 +52,12 @@ pub(super) async fn a_call_begins_and_settles(registry: Arc<dyn Registry>) {
     assert_eq!(listed[0].invocation.id, second.id, "the newest comes first");
     assert_eq!(listed[1], closed);
     assert_eq!(
-        registry.invocations(&InvocationsOf::Everything, &first(10)).await.unwrap().items.len(),
+        registry
+            .invocations(&InvocationsOf::Everything, &first(10))
+            .await
+            .unwrap()
+            .items
+            .len(),
         3
     );
 }

@@ -124,7 +124,12 @@ pub(super) async fn a_prune_that_finds_nothing_leaves_no_entry(registry: Arc<dyn
     assert_eq!(prune(&*registry, [None, None, None, None]).await, 0);
     assert_eq!(prunings(&*registry).await, 0);
     assert_eq!(
-        registry.invocations(&InvocationsOf::Everything, &first(10)).await.unwrap().items.len(),
+        registry
+            .invocations(&InvocationsOf::Everything, &first(10))
+            .await
+            .unwrap()
+            .items
+            .len(),
         1
     );
 }
