@@ -156,7 +156,7 @@ pub enum InventoryFact {
 /// What an open session advertised last about a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionFact {
-    /// No session is open. The one that will be opened compares before it sends.
+    /// No session is open, or it lists its tools again first. What it advertises then is compared before it sends.
     NotOpen,
     /// The tool as the session sees it.
     Advertised(DescriptorDigest),

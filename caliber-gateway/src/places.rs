@@ -77,6 +77,11 @@ impl Places {
             ))),
         }
     }
+
+    /// Whether nobody holds a place.
+    pub(crate) fn are_free(&self) -> bool {
+        Arc::strong_count(&self.room) == 1
+    }
 }
 
 impl Room {
@@ -184,7 +189,9 @@ mod tests {
         let second = waiting.await.unwrap().unwrap();
         let late = places.take(1, soon()).await.unwrap_err();
         assert!(late.message.contains("deadline"), "{}", late.message);
+        assert!(!places.are_free());
         drop(second);
+        assert!(places.are_free());
         assert!(places.take(1, soon()).await.is_ok());
     }
 

@@ -384,7 +384,7 @@ impl Server {
     /// Whether forgetting it would lose nothing.
     pub(super) fn is_empty(&self) -> bool {
         let state = self.state();
-        state.sessions.is_empty() && state.lost.is_empty()
+        state.sessions.is_empty() && state.lost.is_empty() && self.places.are_free()
     }
 
     /// How the sessions do.

@@ -13,6 +13,7 @@ mod framing;
 mod handshake;
 mod http;
 mod lists;
+mod openings;
 mod results;
 mod sessions;
 mod support;

@@ -330,6 +330,30 @@ pub(crate) fn caller(name: &str) -> Principal {
     }
 }
 
+/// Calls at once.
+pub(crate) async fn calls(
+    house: &House,
+    server: &ServerId,
+    tool: &str,
+    arguments: &str,
+    number: usize,
+    who: impl Fn(usize) -> String,
+) -> Vec<Outcome> {
+    let running: Vec<_> = (0..number)
+        .map(|index| {
+            let caliber = house.caliber.clone();
+            let request = request(server, tool, arguments);
+            let caller = caller(&who(index));
+            tokio::spawn(async move { caliber.invoke(&caller, request).await })
+        })
+        .collect();
+    let mut outcomes = Vec::new();
+    for call in running {
+        outcomes.push(call.await.unwrap());
+    }
+    outcomes
+}
+
 /// The text of the first block of a result.
 pub(crate) fn text(outcome: &InvokeOutcome) -> String {
     let result: serde_json::Value = outcome.answer.result.read().unwrap();
