@@ -13,6 +13,8 @@ pub mod snapshot;
 pub mod linux;
 #[cfg(target_os = "linux")]
 pub mod pin;
+#[cfg(feature = "remote")]
+pub mod remote;
 #[cfg(target_os = "linux")]
 mod sandbox;
 mod unsupported;

@@ -21,6 +21,8 @@ mod launcher;
 mod pin;
 #[cfg(target_os = "linux")]
 mod probe;
+#[cfg(all(target_os = "linux", feature = "remote"))]
+mod remote;
 #[cfg(target_os = "linux")]
 mod spawn;
 #[cfg(target_os = "linux")]

@@ -1,0 +1,26 @@
+//! A sandbox in another place: for control planes that may not make namespaces where they run, such as in most
+//! containers.
+//!
+//! `serve` (on Linux) makes a `LocalSandbox` reachable over HTTP, for whoever holds its token. [`RemoteSandbox`] is the
+//! port over such a service.
+//!
+//! Everything that a program names (source roots, package roots, executables) lies on the machine of the service, and
+//! so do the private copies: pinning reads them there. The control plane needs no access to them.
+//!
+//! # Protocol
+//!
+//! HTTP/1.1 with JSON bodies, and `Authorization: Bearer …` on all routes but `GET /health`. `GET /v1/report` answers
+//! with the report; `POST /v1/pin`, `/v1/inspect` and `/v1/run` take what the port's methods take. Deadlines travel as
+//! the time that is left. An error has a status of 400 or more and a body with the kind, the reason code and the text of
+//! core's error; an answer without such a body comes from something between the two.
+
+mod client;
+#[cfg(target_os = "linux")]
+mod service;
+mod token;
+mod wire;
+
+pub use client::{RemoteSandbox, RemoteSettings};
+#[cfg(target_os = "linux")]
+pub use service::{ServiceOptions, serve};
+pub use token::ServiceToken;

@@ -1,0 +1,534 @@
+//! The port over a service.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use caliber_core::address::is_loopback_host;
+use caliber_core::admission::{RunPermit, Slot};
+use caliber_core::clock::Deadline;
+use caliber_core::json::{JsonLimits, JsonText};
+use caliber_core::reason::ReasonCode;
+use caliber_core::sandbox::{
+    Enforcement, Guarantee, PinnedProgram, Program, Reflection, RunOutcome, RunRequest, RunStatus, Sandbox,
+    SandboxReport,
+};
+use caliber_core::text::shown;
+use caliber_core::{Error, ErrorKind, FieldProblem, Result};
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls_platform_verifier::Verifier;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use url::Url;
+
+use super::token::ServiceToken;
+use super::wire::{ErrorWire, InspectWire, OutcomeWire, PinWire, RunWire, milliseconds};
+use crate::places::Places;
+use crate::report;
+
+/// The most that is kept back of the time of an operation, for the way of its answer.
+const WAY: Duration = Duration::from_millis(500);
+
+/// How a service is reached.
+#[derive(Clone, Debug)]
+pub struct RemoteSettings {
+    /// Its address, such as `https://sandbox.internal:8443`; `http` only on this machine.
+    pub url: Url,
+    /// Its token.
+    pub token: ServiceToken,
+    /// Root certificates to trust beside the platform's, as PEM; default: none.
+    pub extra_roots: Vec<u8>,
+    /// The guarantees without which nothing runs, whatever the service itself requires; default
+    /// [`Guarantee::DEFAULT_REQUIRED`].
+    pub required: Vec<Guarantee>,
+    /// Runs tools although required guarantees are missing; every outcome says which. Default: false.
+    pub allow_unenforced: bool,
+    /// Runs at once; more wait here. No more than the service's places are of use. Default: 8.
+    pub places: usize,
+    /// Runs that may wait for a place; default 256.
+    pub queue: usize,
+    /// How old a report may be before it is asked for again; default 30 s.
+    pub report_age: Duration,
+    /// The longest time to connect; default 5 s.
+    pub connect_timeout: Duration,
+    /// The largest answer beside the result of a run (output, report, source), in bytes; default 8 MiB.
+    pub answer_bytes: usize,
+}
+
+impl RemoteSettings {
+    /// The defaults, for the service at `url`.
+    pub fn new(url: Url, token: ServiceToken) -> Self {
+        Self {
+            url,
+            token,
+            extra_roots: Vec::new(),
+            required: Guarantee::DEFAULT_REQUIRED.to_vec(),
+            allow_unenforced: false,
+            places: 8,
+            queue: 256,
+            report_age: Duration::from_secs(30),
+            connect_timeout: Duration::from_secs(5),
+            answer_bytes: 8 << 20,
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        let mut problems = Vec::new();
+        let mut problem = |field: &str, problem: &str| {
+            problems.push(FieldProblem {
+                field: format!("remote.{field}"),
+                problem: problem.to_owned(),
+            });
+        };
+        match self.url.scheme() {
+            "https" => {}
+            "http" if is_loopback_host(&self.url) => {}
+            "http" => problem(
+                "url",
+                "must be https: tools' arguments and secrets travel over it; http is for this machine only (127.0.0.1, ::1, localhost)",
+            ),
+            _ => problem("url", "must begin with https://"),
+        }
+        if self.url.host().is_none() {
+            problem("url", "must name a host");
+        }
+        if !self.url.username().is_empty() || self.url.password().is_some() {
+            problem("url", "must not hold credentials; they belong into the token");
+        }
+        if self.url.query().is_some() || self.url.fragment().is_some() {
+            problem("url", "must not have a query or a fragment");
+        }
+        if self.places == 0 {
+            problem("places", "must be above zero");
+        }
+        match problems.is_empty() {
+            true => Ok(()),
+            false => Err(Error::invalid_fields(problems)),
+        }
+    }
+}
+
+/// Runs code tools by a service elsewhere. The program's folders and files lie on the machine of the service.
+///
+/// A call that was sent is never sent again; when its answer is lost, its outcome is unknown. Dropping the future of a
+/// run closes its connection, and the service kills the run.
+#[derive(Debug)]
+pub struct RemoteSandbox {
+    settings: RemoteSettings,
+    client: reqwest::Client,
+    places: Places,
+    known: RwLock<Known>,
+}
+
+#[derive(Clone, Debug)]
+struct Known {
+    report: Arc<SandboxReport>,
+    /// When it was asked for; `None` when the service has not answered yet.
+    at: Option<Instant>,
+}
+
+impl RemoteSandbox {
+    /// Sets the adapter up and asks the service for its report. A service that cannot be reached now is asked again
+    /// when a place is reserved; until then the report says so.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` for settings that cannot work.
+    pub async fn connect(settings: RemoteSettings, deadline: Deadline) -> Result<Self> {
+        settings.check()?;
+        let client = client(&settings).await?;
+        let report = Arc::new(unreached(&settings, "it was not asked yet"));
+        let sandbox = Self {
+            client,
+            places: Places::new(settings.places, settings.queue),
+            known: RwLock::new(Known { report, at: None }),
+            settings,
+        };
+        if let Err(error) = sandbox.refresh(deadline).await {
+            tracing::warn!(%error, "the sandbox service could not be asked for its report");
+        }
+        Ok(sandbox)
+    }
+
+    /// Runs one request without a permit: for tests, and for programs that are no control plane.
+    ///
+    /// # Errors
+    ///
+    /// As [`Sandbox::reserve`] and [`Sandbox::run`].
+    pub async fn run_unadmitted(&self, request: RunRequest) -> Result<RunOutcome> {
+        let _place = self.reserve(request.deadline).await?;
+        self.run_request(&request).await
+    }
+
+    /// Asks the service for its report.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` when it cannot be reached or answers something else; `Timeout`.
+    pub async fn refresh(&self, deadline: Deadline) -> Result<Arc<SandboxReport>> {
+        let asked = self.ask::<(), SandboxReport>("report", None, deadline, 0).await;
+        let (report, at) = match asked {
+            Ok(theirs) => (self.as_required_here(theirs), Some(Instant::now())),
+            Err(error) => {
+                let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+                *known = Known {
+                    report: Arc::new(unreached(&self.settings, error.message())),
+                    at: None,
+                };
+                return Err(error);
+            }
+        };
+        let report = Arc::new(report);
+        *self.known.write().unwrap_or_else(PoisonError::into_inner) = Known {
+            report: Arc::clone(&report),
+            at,
+        };
+        Ok(report)
+    }
+
+    /// What the service enforces, measured by what is required here.
+    fn as_required_here(&self, theirs: SandboxReport) -> SandboxReport {
+        // What the service will not run, it will not run for us.
+        let refuses = !theirs.is_available() && theirs.problem.is_none();
+        let missing_there: Vec<_> = theirs.missing().iter().map(|missing| missing.as_str()).collect();
+        SandboxReport {
+            backend: "remote".to_owned(),
+            problem: match refuses {
+                true => Some(format!(
+                    "the sandbox service requires what does not hold there ({})",
+                    missing_there.join(", ")
+                )),
+                false => theirs.problem,
+            },
+            guarantees: theirs.guarantees,
+            required: self.settings.required.clone(),
+            interpreter: theirs.interpreter,
+            unenforced_allowed: self.settings.allow_unenforced,
+        }
+    }
+
+    /// A report that is not too old.
+    async fn current_report(&self, deadline: Deadline) -> Result<Arc<SandboxReport>> {
+        let known = self.known();
+        match known.at {
+            Some(at) if at.elapsed() < self.settings.report_age => Ok(known.report),
+            _ => self.refresh(deadline).await,
+        }
+    }
+
+    fn known(&self) -> Known {
+        self.known.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    async fn available(&self, deadline: Deadline) -> Result<Arc<SandboxReport>> {
+        let report = self.current_report(deadline).await?;
+        match report::refusal(&report) {
+            Some(refusal) => Err(refusal),
+            None => Ok(report),
+        }
+    }
+
+    async fn run_request(&self, request: &RunRequest) -> Result<RunOutcome> {
+        let report = self.available(request.deadline).await?;
+        let left = travelling(request.deadline);
+        let wire = RunWire::of(request, left);
+        let outcome: OutcomeWire = self
+            .ask("run", Some(&wire), request.deadline, request.result_bytes)
+            .await?;
+        let mut outcome = RunOutcome::from(outcome);
+        for missing in report.missing() {
+            if !outcome.unenforced.contains(&missing) {
+                outcome.unenforced.push(missing);
+            }
+        }
+        if let RunStatus::Ok { value } = &outcome.status {
+            // The service checked it; what it is trusted with is running tools.
+            let limits = JsonLimits {
+                bytes: request.result_bytes,
+                depth: JsonLimits::RESULT.depth,
+            };
+            if let Err(problem) = JsonText::parse(value.as_str(), limits) {
+                outcome.status = match problem.kind() {
+                    ErrorKind::TooLarge if value.as_str().len() > request.result_bytes => {
+                        RunStatus::ResultTooLarge {
+                            limit: request.result_bytes as u64,
+                        }
+                    }
+                    _ => RunStatus::ResultInvalid {
+                        problem: problem.message().to_owned(),
+                    },
+                };
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// Sends one request and reads its answer. For a run, what fails after the request may have been read is an unknown
+    /// outcome.
+    async fn ask<Q: Serialize, A: DeserializeOwned>(
+        &self,
+        route: &str,
+        question: Option<&Q>,
+        deadline: Deadline,
+        result_bytes: usize,
+    ) -> Result<A> {
+        let is_run = route == "run";
+        let limit = self.settings.answer_bytes.saturating_add(result_bytes);
+        let url = self.address(route)?;
+        let request = match question {
+            None => self.client.get(url),
+            Some(question) => {
+                let body = serde_json::to_vec(question)
+                    .map_err(|error| Error::internal("a request cannot be written").with_source(error))?;
+                self.client
+                    .post(url)
+                    .header(CONTENT_TYPE, "application/json")
+                    .body(body)
+            }
+        };
+        let request = request.header(AUTHORIZATION, self.settings.token.header()?);
+        let exchange = async {
+            let response = request.send().await.map_err(|error| {
+                if error.is_connect() {
+                    return unreachable_service("it cannot be connected to").with_source(error);
+                }
+                lost(is_run, "the connection ended before the answer").with_source(error)
+            })?;
+            let status = response.status();
+            let body = read(response, limit, is_run).await?;
+            if status.is_success() {
+                return serde_json::from_slice(&body).map_err(|_| {
+                    lost(
+                        is_run,
+                        "it answered something that is no answer of a sandbox service",
+                    )
+                });
+            }
+            match serde_json::from_slice::<ErrorWire>(&body) {
+                Ok(error) => Err(refused(error.into_error())),
+                Err(_) => Err(lost(
+                    is_run,
+                    &format!("something answered in its place with status {status}"),
+                )),
+            }
+        };
+        match tokio::time::timeout_at(deadline.instant(), exchange).await {
+            Ok(answered) => answered,
+            // Whether it was sent cannot be told from here.
+            Err(_) if is_run => Err(lost(true, "it did not answer by the deadline")),
+            Err(_) => Err(Error::new(
+                ErrorKind::Timeout,
+                "the sandbox service did not answer by the deadline",
+            )
+            .with_reason(ReasonCode::Timeout)),
+        }
+    }
+
+    fn address(&self, route: &str) -> Result<Url> {
+        let mut url = self.settings.url.clone();
+        url.path_segments_mut()
+            .map_err(|()| Error::internal("an address that was checked has no path"))?
+            .pop_if_empty()
+            .extend(["v1", route]);
+        Ok(url)
+    }
+}
+
+#[async_trait]
+impl Sandbox for RemoteSandbox {
+    fn report(&self) -> Arc<SandboxReport> {
+        self.known().report
+    }
+
+    async fn pin(&self, program: &Program, deadline: Deadline) -> Result<PinnedProgram> {
+        let question = PinWire {
+            program: program.clone(),
+            left_ms: milliseconds(travelling(deadline)),
+        };
+        let pinned: PinnedProgram = self.ask("pin", Some(&question), deadline, 0).await?;
+        if pinned.program != *program {
+            return Err(Error::new(
+                ErrorKind::Upstream,
+                "the sandbox service pinned another program than it was asked to",
+            ));
+        }
+        Ok(pinned)
+    }
+
+    async fn inspect(&self, program: &PinnedProgram, deadline: Deadline) -> Result<Reflection> {
+        self.available(deadline).await?;
+        let question = InspectWire {
+            program: program.clone(),
+            left_ms: milliseconds(travelling(deadline)),
+        };
+        self.ask("inspect", Some(&question), deadline, 0).await
+    }
+
+    async fn reserve(&self, deadline: Deadline) -> Result<Slot> {
+        self.available(deadline).await?;
+        self.places.take(deadline).await.map(Slot::new)
+    }
+
+    async fn run(&self, permit: RunPermit) -> Result<RunOutcome> {
+        // The place is held until the run has been answered, and given back when the caller goes away.
+        let (request, _slot) = permit.into_parts();
+        self.run_request(&request).await
+    }
+
+    async fn close(&self, _deadline: Deadline) {
+        // The runs are the service's; who waits for one closes its connection, and the service ends it.
+        self.places.close();
+    }
+}
+
+/// What is left, less what the answer needs for its way: so that the service's word that the time is over arrives in
+/// time.
+fn travelling(deadline: Deadline) -> Duration {
+    let left = deadline.remaining();
+    left.saturating_sub(WAY.min(left / 10))
+}
+
+/// Reads a body up to `limit`.
+async fn read(mut response: reqwest::Response, limit: usize, is_run: bool) -> Result<Vec<u8>> {
+    let mut body = Vec::new();
+    loop {
+        match response.chunk().await {
+            Ok(None) => return Ok(body),
+            Ok(Some(chunk)) if body.len() + chunk.len() <= limit => body.extend_from_slice(&chunk),
+            Ok(Some(_)) => {
+                return Err(lost(is_run, &format!("its answer is larger than {limit} bytes")));
+            }
+            Err(error) => return Err(lost(is_run, "its answer broke off").with_source(error)),
+        }
+    }
+}
+
+/// An exchange that ended without an answer after it was sent.
+fn lost(is_run: bool, why: &str) -> Error {
+    match is_run {
+        true => Error::new(
+            ErrorKind::OutcomeUnknown,
+            format!("the run was sent to the sandbox service, and what became of it is unknown: {why}"),
+        )
+        .with_reason(ReasonCode::OutcomeUnknown),
+        false => unreachable_service(why),
+    }
+}
+
+fn unreachable_service(why: &str) -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        format!("the sandbox service does not answer as one: {why}"),
+    )
+    .with_reason(ReasonCode::SandboxUnavailable)
+}
+
+/// The service's refusal of us is our operator's problem, not our caller's.
+fn refused(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Unauthenticated | ErrorKind::Forbidden => Error::new(
+            ErrorKind::Unavailable,
+            "the sandbox service refuses our token; give both sides the same one",
+        )
+        .with_reason(ReasonCode::SandboxUnavailable),
+        _ => error,
+    }
+}
+
+/// The report of a service that did not answer.
+fn unreached(settings: &RemoteSettings, why: &str) -> SandboxReport {
+    let host = settings.url.host_str().unwrap_or_default();
+    let guarantees = Guarantee::ALL
+        .into_iter()
+        .map(|guarantee| {
+            let enforcement = Enforcement::NotEnforced {
+                stage: "connect".to_owned(),
+                errno: String::new(),
+                remedy: format!(
+                    "start the sandbox service at {} and see that it can be reached from here",
+                    shown(host)
+                ),
+            };
+            (guarantee, enforcement)
+        })
+        .collect();
+    SandboxReport {
+        backend: "remote".to_owned(),
+        guarantees,
+        required: settings.required.clone(),
+        interpreter: None,
+        problem: Some(format!(
+            "the sandbox service at {} has given no report: {why}",
+            shown(host)
+        )),
+        unenforced_allowed: settings.allow_unenforced,
+    }
+}
+
+async fn client(settings: &RemoteSettings) -> Result<reqwest::Client> {
+    let tls = match settings.url.scheme() {
+        "https" => {
+            let roots = settings.extra_roots.clone();
+            tokio::task::spawn_blocking(move || trusting_tls(&roots))
+                .await
+                .map_err(|error| Error::internal("loading the certificates broke off").with_source(error))??
+        }
+        // Plain HTTP: no root is trusted, so that nothing could be sent over TLS by mistake.
+        _ => rustls::ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| Error::internal("TLS could not be set up").with_source(error))?
+            .with_root_certificates(rustls::RootCertStore::empty())
+            .with_no_client_auth(),
+    };
+    let mut builder = reqwest::Client::builder()
+        .tls_backend_preconfigured(tls)
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .retry(reqwest::retry::never())
+        .referer(false)
+        .http1_only()
+        .tcp_nodelay(true)
+        .connect_timeout(settings.connect_timeout)
+        // A resting connection that the other side closes at the wrong moment would lose a run.
+        .pool_max_idle_per_host(0);
+    if settings.url.scheme() == "http" {
+        // This machine, whatever the resolver says.
+        let port = settings.url.port_or_known_default().unwrap_or_default();
+        builder = builder.resolve_to_addrs(
+            "localhost",
+            &[
+                SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port),
+                SocketAddr::new(Ipv6Addr::LOCALHOST.into(), port),
+            ],
+        );
+    }
+    builder
+        .build()
+        .map_err(|error| Error::internal("the HTTP client could not be set up").with_source(error))
+}
+
+/// Passed explicitly, so that a provider of the embedding program is neither needed nor disturbed.
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+fn trusting_tls(extra_roots: &[u8]) -> Result<rustls::ClientConfig> {
+    let extra = CertificateDer::pem_slice_iter(extra_roots)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| {
+            Error::invalid("remote.extra_roots", "these are no certificates in PEM").with_source(error)
+        })?;
+    let unusable = |text: &str, error: rustls::Error| Error::internal(text).with_source(error);
+    let verifier = Verifier::new_with_extra_roots(extra, provider())
+        .map_err(|error| unusable("no trusted certificates could be loaded", error))?;
+    Ok(rustls::ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| unusable("TLS could not be set up", error))?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_no_client_auth())
+}
