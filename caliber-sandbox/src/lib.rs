@@ -4,7 +4,14 @@
 //! inside namespaces, a private root, Landlock, a system call filter and resource limits; what of that holds on a
 //! machine is found out by trying, and reported.
 
+use std::sync::Arc;
+
+use caliber_core::Result;
+use caliber_core::sandbox::Sandbox;
+
+#[cfg(any(target_os = "linux", feature = "remote"))]
 mod places;
+#[cfg(any(target_os = "linux", feature = "remote"))]
 mod report;
 pub mod settings;
 pub mod snapshot;
@@ -21,5 +28,18 @@ mod unsupported;
 
 #[cfg(target_os = "linux")]
 pub use sandbox::LocalSandbox;
-pub use settings::{Limits, SandboxSettings};
+pub use settings::{Limits, PinLimits, SandboxSettings};
 pub use unsupported::UnsupportedSandbox;
+
+/// The sandbox of this machine: a `LocalSandbox` on Linux; elsewhere one that enforces nothing, says so, and runs
+/// nothing.
+///
+/// # Errors
+///
+/// `Invalid` for settings that cannot work. What the machine cannot do is in the report.
+pub async fn start(settings: SandboxSettings) -> Result<Arc<dyn Sandbox>> {
+    #[cfg(target_os = "linux")]
+    return Ok(Arc::new(LocalSandbox::start(settings).await?));
+    #[cfg(not(target_os = "linux"))]
+    return Ok(Arc::new(UnsupportedSandbox::new(settings.required)));
+}

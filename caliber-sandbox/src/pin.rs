@@ -41,14 +41,13 @@ use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, RenameFlags};
 use rustix::io::Errno;
 
 mod digest;
-mod limits;
 mod module;
 mod tree;
 
-pub use limits::PinLimits;
 pub use module::ModuleFile;
 use tree::{Bounds, SourceReader, storing};
 
+pub use crate::settings::PinLimits;
 use crate::snapshot;
 pub use tree::{Stop, StopGuard};
 

@@ -17,7 +17,15 @@
 mod client;
 #[cfg(target_os = "linux")]
 mod service;
+#[cfg_attr(
+    not(target_os = "linux"),
+    allow(dead_code, reason = "one half is the service's, which runs on Linux")
+)]
 mod token;
+#[cfg_attr(
+    not(target_os = "linux"),
+    allow(dead_code, reason = "one half is the service's, which runs on Linux")
+)]
 mod wire;
 
 pub use client::{RemoteSandbox, RemoteSettings};

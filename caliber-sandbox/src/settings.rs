@@ -5,6 +5,10 @@ use std::time::Duration;
 
 use caliber_core::sandbox::Guarantee;
 
+mod pin;
+
+pub use pin::PinLimits;
+
 /// How code tools are run on this machine. Every field has a default that holds back rather than lets through.
 #[derive(Clone, Debug)]
 pub struct SandboxSettings {
@@ -15,8 +19,7 @@ pub struct SandboxSettings {
     /// file system that the sandbox may show to a tool read-only. Default: `/var/lib/caliber/snapshots`.
     pub snapshot_folder: PathBuf,
     /// How much source is read and kept.
-    #[cfg(target_os = "linux")]
-    pub pin: crate::pin::PinLimits,
+    pub pin: PinLimits,
     /// The control group that the runs' groups are made in, as `/proc/self/cgroup` shows paths. Default: `None`, this
     /// process's own where that can be done.
     pub control_group: Option<PathBuf>,
@@ -111,8 +114,7 @@ impl Default for SandboxSettings {
         Self {
             interpreter: PathBuf::from("/usr/bin/python3"),
             snapshot_folder: PathBuf::from("/var/lib/caliber/snapshots"),
-            #[cfg(target_os = "linux")]
-            pin: crate::pin::PinLimits::default(),
+            pin: PinLimits::default(),
             control_group: None,
             places: 8,
             queue: 256,

@@ -69,10 +69,6 @@ impl RunWire {
         }
     }
 
-    #[cfg_attr(
-        not(target_os = "linux"),
-        allow(dead_code, reason = "the service runs on Linux")
-    )]
     pub(super) fn into_request(self) -> RunRequest {
         RunRequest {
             program: Arc::new(self.program),
@@ -239,10 +235,6 @@ impl ErrorWire {
         }
     }
 
-    #[cfg_attr(
-        not(target_os = "linux"),
-        allow(dead_code, reason = "the service runs on Linux")
-    )]
     pub(super) fn status(&self) -> u16 {
         self.sandbox_error.status()
     }

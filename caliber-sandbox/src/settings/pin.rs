@@ -1,4 +1,4 @@
-//! Bounds of pinning.
+//! The bounds of pinning.
 
 use caliber_core::{Error, FieldProblem, Result};
 
@@ -15,7 +15,7 @@ pub struct PinLimits {
     pub roots: usize,
     /// Files and folders of all package roots of one program; default 500,000.
     pub package_entries: usize,
-    /// Copies in the store; default 10,000. None is ever removed by itself: see [`SnapshotStore::retain`](super::SnapshotStore::retain).
+    /// Copies in the store; default 10,000. None is ever removed by itself; `SnapshotStore::retain` does.
     pub copies: usize,
 }
 
