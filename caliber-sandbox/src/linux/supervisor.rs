@@ -402,13 +402,13 @@ impl Supervisor {
         for job in std::mem::take(&mut self.queue) {
             (job.reply)(Err(closed()));
         }
-        let zygotes: Vec<u64> = self.zygotes.keys().copied().collect();
-        for id in zygotes {
-            self.end_zygote(id, &|| Err(closed()));
-        }
         let runs: Vec<u64> = self.runs.keys().copied().collect();
         for id in runs {
             self.finish(id, Err(closed()));
+        }
+        let zygotes: Vec<u64> = self.zygotes.keys().copied().collect();
+        for id in zygotes {
+            self.end_zygote(id, &|| Err(closed()));
         }
     }
 }

@@ -16,6 +16,10 @@ mod cgroup;
 #[cfg(target_os = "linux")]
 mod engine;
 #[cfg(target_os = "linux")]
+mod engine_leaves;
+#[cfg(target_os = "linux")]
+mod engine_modes;
+#[cfg(target_os = "linux")]
 mod launcher;
 #[cfg(target_os = "linux")]
 mod pin;

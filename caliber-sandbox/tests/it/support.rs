@@ -1,6 +1,6 @@
 //! A tool in a folder, pinned, and an engine with all layers.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,6 +105,26 @@ impl Rig {
         let mut request = request(&self.python(source), arguments);
         request.preference = ExecutionPreference::Cold;
         self.run(request)
+    }
+}
+
+impl Drop for Rig {
+    /// Copies of sources are read-only, and only root removes them all the same.
+    fn drop(&mut self) {
+        fn open(folder: &Path) {
+            use std::os::unix::fs::PermissionsExt;
+            let _ = std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700));
+            for entry in std::fs::read_dir(folder)
+                .into_iter()
+                .flatten()
+                .filter_map(Result::ok)
+            {
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    open(&entry.path());
+                }
+            }
+        }
+        open(self.folder.path());
     }
 }
 
