@@ -6,9 +6,11 @@ use crate::clock::Timestamp;
 use crate::code_tool::{FamilyName, ToolVersion};
 use crate::descriptor::ToolName;
 use crate::digest::{ArgumentDigest, ContentHash, DescriptorDigest};
+use crate::error::{Error, ErrorKind};
 use crate::id::{ApprovalId, CodeToolId, InvocationId, ProjectId, ServerId};
 use crate::json::JsonText;
 use crate::principal::Subject;
+use crate::reason::ReasonCode;
 
 /// A request for consent, and what became of it. It is bound to the tool as it was seen and to the exact arguments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,6 +59,42 @@ pub enum RequestedTool {
         /// What it does.
         content_hash: ContentHash,
     },
+}
+
+impl Approval {
+    /// Whether the same caller asks for consent to the same call of the same thing in `other`.
+    pub fn asks_the_same(&self, other: &Self) -> bool {
+        self.project == other.project
+            && self.requested_by == other.requested_by
+            && self.tool == other.tool
+            && self.argument_digest == other.argument_digest
+    }
+
+    /// Whether it waits for a decision.
+    pub fn is_waiting(&self, now: Timestamp) -> bool {
+        self.state == ApprovalState::Pending && self.expires_at > now
+    }
+
+    /// The refusal of a request for what waits as `id` already.
+    pub fn waits_already(id: &ApprovalId) -> Error {
+        Error::new(
+            ErrorKind::Conflict,
+            "consent to the same call was asked for already",
+        )
+        .with_reason(ReasonCode::ApprovalRequired)
+        .with_context("approval", id.as_str())
+    }
+
+    /// The refusal of a request of a caller of whom `limit` others wait.
+    pub fn too_many_wait(limit: usize) -> Error {
+        Error::new(
+            ErrorKind::RateLimited,
+            format!(
+                "too many requests for consent wait already (at most {limit} of one caller); try again later"
+            ),
+        )
+        .with_reason(ReasonCode::ApprovalRequired)
+    }
 }
 
 /// What became of a request for consent.

@@ -309,10 +309,15 @@ pub enum Change {
         /// When.
         at: Timestamp,
     },
-    /// A request for consent. Moves [`Entity::Approval`].
+    /// A request for consent. `Conflict` with [`ApprovalRequired`](crate::reason::ReasonCode::ApprovalRequired) when
+    /// the same caller waits for consent to the same already, with the identifier of that request in the context
+    /// `approval`; `RateLimited` when as many requests of the caller as `limit` says wait in the project. Moves
+    /// [`Entity::Approval`].
     CreateApproval {
         /// The request.
         approval: Box<Approval>,
+        /// The most requests of one caller that may wait in one project.
+        limit: usize,
     },
     /// A decision about a request that waits for one. `Conflict` otherwise. Moves [`Entity::Approval`].
     DecideApproval {

@@ -9,7 +9,6 @@ use crate::id::{ApprovalId, ProjectId};
 use crate::json::JsonText;
 use crate::page::{PAGE_LIMIT, Page, PageRequest};
 use crate::principal::{Principal, Scope, Surface};
-use crate::reason::ReasonCode;
 use crate::registry::{Change, Entity, Expect, Revision};
 
 /// The most reads of the store for one page of requests.
@@ -138,13 +137,6 @@ pub(super) struct WantedApproval {
     pub(super) argument_digest: ArgumentDigest,
 }
 
-impl WantedApproval {
-    /// Whether `waiting` asks for the same.
-    fn is(&self, waiting: &Approval) -> bool {
-        waiting.tool == self.tool && waiting.argument_digest == self.argument_digest
-    }
-}
-
 /// What the trail says of a request: which tool, and `rest`.
 fn details(tool: &RequestedTool, mut rest: serde_json::Value) -> serde_json::Value {
     let tool = match tool {
@@ -191,27 +183,6 @@ impl Inner {
         who: (&Principal, Surface),
         wanted: WantedApproval,
     ) -> Result<ApprovalId> {
-        let projects = [wanted.project.clone()];
-        let newest = PageRequest::first(PAGE_LIMIT);
-        let waiting = self
-            .registry
-            .approvals(Some(&projects), true, &newest)
-            .await?
-            .items;
-        let mut own = waiting
-            .iter()
-            .filter(|waiting| waiting.requested_by == who.0.subject);
-        if let Some(same) = own.clone().find(|waiting| wanted.is(waiting)) {
-            return Ok(same.id.clone());
-        }
-        let limit = self.settings.waiting_approvals;
-        if own.by_ref().count() >= limit || waiting.len() >= newest.bounded_limit() {
-            return Err(Error::new(
-                ErrorKind::RateLimited,
-                format!("too many requests for consent wait already (at most {limit} of one caller); try again later"),
-            )
-            .with_reason(ReasonCode::ApprovalRequired));
-        }
         let now = self.now();
         let lifetime =
             chrono::Duration::from_std(self.settings.approval_lifetime).unwrap_or(chrono::Duration::hours(1));
@@ -243,8 +214,18 @@ impl Inner {
         )?;
         let change = Change::CreateApproval {
             approval: Box::new(approval),
+            limit: self.settings.waiting_approvals,
         };
-        self.commit(change, Expect::nothing(), audit).await?;
-        Ok(id)
+        match self.commit(change, Expect::nothing(), audit).await {
+            Ok(_) => Ok(id),
+            // The one that waits is as good.
+            Err(error) if error.kind() == ErrorKind::Conflict => error
+                .context()
+                .iter()
+                .find(|(key, _)| *key == "approval")
+                .map(|(_, waiting)| waiting.parse())
+                .unwrap_or(Err(error)),
+            Err(error) => Err(error),
+        }
     }
 }

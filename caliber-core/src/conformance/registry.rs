@@ -77,6 +77,7 @@ pub fn cases() -> Vec<Case<Arc<dyn Registry>>> {
         approvals::{
             an_approval_reads_back_whole,
             an_approval_is_decided_once,
+            what_is_asked_for_twice_waits_once,
             an_expired_approval_is_not_decided,
             the_pending_list_shows_what_waits,
             an_approval_is_spent_by_one_of_fifty_calls,

@@ -277,6 +277,7 @@ pub(super) async fn consented(registry: &dyn Registry, approval: &Approval) {
         registry,
         Change::CreateApproval {
             approval: Box::new(approval.clone()),
+            limit: 1_000,
         },
     )
     .await

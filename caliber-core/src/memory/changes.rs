@@ -81,7 +81,8 @@ impl State {
                     .revoked_at = Some(at);
                 Committed::default()
             }
-            Change::CreateApproval { approval } => {
+            Change::CreateApproval { approval, limit } => {
+                self.may_wait(&approval, limit, now)?;
                 let id = approval.id.clone();
                 self.approvals.insert(id.clone(), *approval);
                 moved(self.advance(Entity::Approval(id)))
@@ -399,6 +400,24 @@ impl State {
             affected,
             ..Committed::default()
         }
+    }
+
+    fn may_wait(&self, wanted: &Approval, limit: usize, now: Timestamp) -> Result<()> {
+        let waiting = || {
+            self.approvals
+                .values()
+                .filter(|approval| approval.is_waiting(now))
+        };
+        if let Some(same) = waiting().find(|approval| approval.asks_the_same(wanted)) {
+            return Err(Approval::waits_already(&same.id));
+        }
+        let own = |approval: &&Approval| {
+            approval.project == wanted.project && approval.requested_by == wanted.requested_by
+        };
+        if waiting().filter(own).count() >= limit {
+            return Err(Approval::too_many_wait(limit));
+        }
+        Ok(())
     }
 
     fn prune(&mut self, retention: Retention) -> u64 {

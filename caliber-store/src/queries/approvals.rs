@@ -60,8 +60,31 @@ pub(crate) async fn approvals(
     LIST.page(rows, request, |row| row.id.clone(), ApprovalRow::approval)
 }
 
-/// A request for consent.
-pub(super) async fn create(conn: &mut Connection, approval: &Approval) -> Result<u64> {
+/// A request for consent, unless the caller waits for the same, or for too much, already.
+pub(super) async fn create(conn: &mut Connection, approval: &Approval, limit: usize) -> Result<u64> {
+    let now = now(conn).await?;
+    let waiting = || {
+        approvals::table
+            .filter(approvals::requested_by.eq(approval.requested_by.as_str()))
+            .filter(approvals::project.eq(approval.project.as_str()))
+            .filter(approvals::state.eq(StateColumns::PENDING))
+            .filter(approvals::expires_at.gt(now))
+    };
+    let alike: Vec<ApprovalRow> = waiting()
+        .filter(approvals::argument_digest.eq(approval.argument_digest.to_string()))
+        .select(ApprovalRow::as_select())
+        .load(conn)
+        .await?;
+    for row in alike {
+        let other = row.approval()?;
+        if other.asks_the_same(approval) {
+            return Err(Approval::waits_already(&other.id).into());
+        }
+    }
+    let count: i64 = waiting().count().get_result(conn).await?;
+    if usize::try_from(count).unwrap_or(usize::MAX) >= limit {
+        return Err(Approval::too_many_wait(limit).into());
+    }
     diesel::insert_into(approvals::table)
         .values(ApprovalRow::of(approval, 1))
         .execute(conn)

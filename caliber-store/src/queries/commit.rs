@@ -60,7 +60,7 @@ async fn change(
             access::revoke_token(conn, id, project.as_ref(), *at).await?;
             0
         }
-        Change::CreateApproval { approval } => approvals::create(conn, approval).await?,
+        Change::CreateApproval { approval, limit } => approvals::create(conn, approval, *limit).await?,
         Change::DecideApproval { approval } => approvals::decide(conn, approval).await?,
         Change::BeginInvocation { intent } => invocations::begin(conn, intent).await?,
         Change::SettleInvocation { id, settlement } => {

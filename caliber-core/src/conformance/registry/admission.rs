@@ -228,6 +228,7 @@ pub(super) async fn whatever_moves_makes_the_intent_stale(registry: Arc<dyn Regi
         &*registry,
         Change::CreateApproval {
             approval: Box::new(asked.clone()),
+            limit: 1_000,
         },
     )
     .await
@@ -320,6 +321,7 @@ pub(super) async fn what_does_not_matter_leaves_the_intent_fresh(registry: Arc<d
         Change::CreateGrant { grant: elsewhere },
         Change::CreateApproval {
             approval: Box::new(asked),
+            limit: 1_000,
         },
         updated(&other),
         intent(&invocation(&record, "echo"), LEASE),

@@ -394,6 +394,7 @@ impl History {
         self.approvals.push(asked.clone());
         Box::new(move || Change::CreateApproval {
             approval: Box::new(asked.clone()),
+            limit: 1_000,
         })
     }
 

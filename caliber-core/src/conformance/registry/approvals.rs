@@ -4,6 +4,7 @@ use std::time::Duration;
 use crate::approval::{Approval, ApprovalState, RequestedTool};
 use crate::conformance::samples::*;
 use crate::error::ErrorKind;
+use crate::id::ApprovalId;
 use crate::json::{JsonLimits, JsonText};
 use crate::reason::ReasonCode;
 use crate::registry::{Change, Registry};
@@ -13,6 +14,7 @@ async fn create(registry: &dyn Registry, approval: &Approval) {
         registry,
         Change::CreateApproval {
             approval: Box::new(approval.clone()),
+            limit: 1_000,
         },
     )
     .await
@@ -148,6 +150,7 @@ pub(super) async fn what_is_not_approved_cannot_be_spent(registry: Arc<dyn Regis
     let pending = approval(&record.id, "echo");
     create(&*registry, &pending).await;
     let mut refusal = approval(&record.id, "echo");
+    refusal.requested_by = subject("bob");
     create(&*registry, &refusal).await;
     refusal.state = ApprovalState::Refused {
         by: subject("approver"),
@@ -164,6 +167,7 @@ pub(super) async fn what_is_not_approved_cannot_be_spent(registry: Arc<dyn Regis
     .unwrap();
     // Approved in time, and presented too late.
     let mut expired = approval(&record.id, "echo");
+    expired.requested_by = subject("cleo");
     expired.expires_at = now() + Duration::from_millis(1_500);
     consented(&*registry, &expired).await;
     eventually("the approval expires", async || now() > expired.expires_at).await;
@@ -184,4 +188,50 @@ pub(super) async fn what_is_not_approved_cannot_be_spent(registry: Arc<dyn Regis
     call.approval = Some(crate::id::ApprovalId::new());
     let outcome = commit(&*registry, intent(&call, Duration::from_secs(60))).await;
     refused(outcome, ErrorKind::NotFound, None);
+}
+
+pub(super) async fn what_is_asked_for_twice_waits_once(registry: Arc<dyn Registry>) {
+    let (record, _) = ready(&*registry, "weather").await;
+    let mut one = approval(&record.id, "echo");
+    one.expires_at = now() + Duration::from_secs(3_600);
+    let ask = async |approval: &Approval, limit: usize| {
+        let change = Change::CreateApproval {
+            approval: Box::new(approval.clone()),
+            limit,
+        };
+        commit(&*registry, change).await
+    };
+    let again = || Approval {
+        id: ApprovalId::new(),
+        ..one.clone()
+    };
+    // Of many that ask at once for the same, one waits.
+    let racers: Vec<_> = (0..8).map(|_| again()).collect();
+    let outcomes = futures::future::join_all(racers.iter().map(|racer| ask(racer, 2))).await;
+    let (made, refused): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(|outcome| outcome.is_ok());
+    assert_eq!((made.len(), refused.len()), (1, 7));
+    let waiting = registry.approvals(None, true, &first(10)).await.unwrap().items;
+    assert_eq!(waiting.len(), 1);
+    for refusal in refused {
+        let error = refusal.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+        assert!(
+            error.context().contains(&("approval", waiting[0].id.to_string())),
+            "{error:?}"
+        );
+    }
+    // Another person, another project and other arguments are other requests; a caller's own are counted.
+    let mut other = again();
+    other.requested_by = subject("bob");
+    ask(&other, 2).await.unwrap();
+    let mut elsewhere = again();
+    elsewhere.project = project("elsewhere");
+    ask(&elsewhere, 2).await.unwrap();
+    let with_arguments = |text: &str| Approval {
+        argument_digest: crate::digest::ArgumentDigest::of(text.as_bytes()),
+        ..again()
+    };
+    ask(&with_arguments("two"), 2).await.unwrap();
+    let error = ask(&with_arguments("three"), 2).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::RateLimited);
 }

@@ -185,6 +185,7 @@ pub(super) async fn each_change_moves_what_it_says(registry: Arc<dyn Registry>) 
         (
             Change::CreateApproval {
                 approval: Box::new(asked.clone()),
+                limit: 1_000,
             },
             Some(4),
         ),

@@ -140,6 +140,7 @@ impl Lists {
             }
             List::Approvals => Change::CreateApproval {
                 approval: Box::new(approval(&self.server, key)),
+                limit: 1_000,
             },
             List::Invocations => {
                 let record = registry.server(&self.server).await.unwrap().unwrap();

@@ -103,9 +103,15 @@ pub(super) async fn old_approvals_are_pruned(registry: Arc<dyn Registry>) {
     old.expires_at = ago(DAY);
     for approval in [&old, &new] {
         let approval = Box::new(approval.clone());
-        commit(&*registry, Change::CreateApproval { approval })
-            .await
-            .unwrap();
+        commit(
+            &*registry,
+            Change::CreateApproval {
+                approval,
+                limit: 1_000,
+            },
+        )
+        .await
+        .unwrap();
     }
     assert_eq!(prune(&*registry, [None, None, Some(ago(HOUR)), None]).await, 1);
     assert!(registry.approval(&old.id).await.unwrap().is_none());

@@ -112,6 +112,7 @@ DROP TABLE approvals;
 ALTER TABLE approvals_anew RENAME TO approvals;
 CREATE INDEX approvals_project ON approvals (project, id);
 CREATE INDEX approvals_pending ON approvals (id) WHERE state = 'pending';
+CREATE INDEX approvals_waiting ON approvals (requested_by, project, argument_digest) WHERE state = 'pending';
 CREATE INDEX approvals_expiry ON approvals (expires_at);
 
 -- A call of a server's tool or a run of a code tool, one of the two.
