@@ -75,8 +75,8 @@ impl LocalSandbox {
         let places = Places::new(settings.places, settings.queue);
         let kept = NonZeroUsize::new(settings.reflections).unwrap_or(NonZeroUsize::MIN);
         let mut engine = None;
-        if let (Some(layers), true) = (layers, report.is_available()) {
-            match Engine::start(settings, layers) {
+        if let (Some(layers), Some(interpreter), true) = (layers, &interpreter, report.is_available()) {
+            match Engine::start_with(settings, layers, interpreter.clone()) {
                 Ok(started) => engine = Some(started),
                 Err(error) if error.kind() == ErrorKind::Invalid => return Err(error),
                 Err(error) => report.problem = Some(error.message().to_owned()),

@@ -10,27 +10,25 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use caliber_core::Error;
-use caliber_core::sandbox::SandboxReport;
+use caliber_core::sandbox::{Guarantee, SandboxReport};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use serde::Deserialize;
 
 use super::cgroup::{ControlGroups, Found, Group, GroupLimits};
-use super::confinement::{
-    Confinement, Identity, LandlockRules, Namespaces, ProcessLimits, Root, RootEntry, SeccompProfile,
-};
+use super::confinement::{Confinement, Namespaces};
 use super::interpreter::Interpreter;
 use super::landlock;
 use super::layers::Layers;
 use super::spawn::{self, Child, Descriptors, SpawnFailure, Stage};
-use crate::settings::SandboxSettings;
+use super::tool;
+use crate::settings::{Limits, SandboxSettings};
 
 mod findings;
 mod host;
@@ -50,9 +48,8 @@ const PROCESSES: u64 = 24;
 const PROCESSES_TRIED: u64 = 40;
 /// The most that a canary may say, in bytes.
 const ANSWER: usize = 64 << 10;
-/// Where the canary finds the source in a private root.
-const INSIDE_SOURCE: &str = "/source";
-const NULL_DEVICE: &str = "/dev/null";
+/// The least memory that the canary is given, in bytes: what a tool has may be too little for an interpreter.
+const MEMORY: u64 = 256 << 20;
 
 /// What a probe found.
 #[derive(Debug)]
@@ -78,14 +75,10 @@ pub fn probe(settings: &SandboxSettings, snapshots: Option<&Error>) -> Probe {
         true => report.missing(),
         false => Vec::new(),
     };
-    let layers = findings.problem.is_none().then(|| Layers {
-        namespaces: findings.plan.namespaces,
-        proc: findings.plan.proc,
-        landlock: findings.plan.landlock,
-        seccomp: findings.plan.seccomp,
-        cgroups: findings.groups.is_some(),
-        unenforced,
-    });
+    let layers = findings
+        .problem
+        .is_none()
+        .then(|| findings.plan.layers(findings.groups.is_some(), unenforced));
     Probe {
         report,
         layers,
@@ -115,11 +108,10 @@ fn look(settings: &SandboxSettings) -> (Findings, Option<Interpreter>) {
     findings.kill = Some(kill);
     match Host::lay_out() {
         Ok(host) => {
-            let mut trial = Trial {
+            let trial = Trial {
                 settings,
                 interpreter: &interpreter,
                 host: &host,
-                runs: 0,
             };
             if let Err(problem) = trial.conduct(&mut findings) {
                 findings.problem = Some(problem);
@@ -153,6 +145,17 @@ impl Default for Plan {
 }
 
 impl Plan {
+    fn layers(self, cgroups: bool, unenforced: Vec<Guarantee>) -> Layers {
+        Layers {
+            namespaces: self.namespaces,
+            proc: self.proc,
+            landlock: self.landlock,
+            seccomp: self.seccomp,
+            cgroups,
+            unenforced,
+        }
+    }
+
     /// Takes the layer of a failed step out; `false` when the step belongs to none.
     fn without(&mut self, stage: Stage) -> bool {
         match stage {
@@ -204,12 +207,11 @@ struct Trial<'a> {
     settings: &'a SandboxSettings,
     interpreter: &'a Interpreter,
     host: &'a Host,
-    runs: usize,
 }
 
 impl Trial<'_> {
     /// Builds what can be built and runs the canaries in it.
-    fn conduct(&mut self, findings: &mut Findings) -> Result<(), String> {
+    fn conduct(&self, findings: &mut Findings) -> Result<(), String> {
         if findings.plan.landlock.is_none() {
             findings.failed.push(Failed {
                 stage: Stage::Landlock,
@@ -268,33 +270,19 @@ impl Trial<'_> {
         Ok(())
     }
 
-    fn run(&mut self, plan: Plan, groups: Option<&ControlGroups>, stays: u64) -> Result<Answer, Problem> {
-        let number = self.runs;
-        self.runs += 1;
-        let identity = self.identity();
-        let owner = match identity {
-            Identity::Other { id } => Some(id),
-            Identity::Caller => None,
-        };
-        let scratch = match plan.namespaces {
-            true => vec![PathBuf::from("/tmp"), PathBuf::from("/dev/shm")],
-            false => vec![self.host.scratch(number, owner).map_err(Problem::io)?],
-        };
-        let source = match plan.namespaces {
-            true => PathBuf::from(INSIDE_SOURCE),
-            false => self.host.source(),
-        };
+    fn run(&self, plan: Plan, groups: Option<&ControlGroups>, stays: u64) -> Result<Answer, Problem> {
+        let layers = plan.layers(groups.is_some(), Vec::new());
+        let (confinement, source, scratch) = self.confinement(&layers).map_err(Problem::Spawn)?;
         let question = self
             .host
-            .question(source.clone(), scratch.clone(), PROCESSES_TRIED, stays)
+            .question(source, scratch, PROCESSES_TRIED, stays)
             .map_err(Problem::io)?;
         let question = serde_json::to_vec(&question).map_err(|error| Problem::Other(error.to_string()))?;
-        let confinement = self.confinement(plan, identity, &source, &scratch);
         let prepared = Arc::new(spawn::prepare(&confinement).map_err(Problem::Spawn)?);
         let group = groups
             .map(|groups| {
                 groups.make(GroupLimits {
-                    memory_bytes: self.settings.limits.memory_bytes.max(128 << 20),
+                    memory_bytes: MEMORY,
                     processes: PROCESSES,
                 })
             })
@@ -310,74 +298,33 @@ impl Trial<'_> {
         canary.ask(&question, confinement.namespaces)
     }
 
-    fn identity(&self) -> Identity {
-        match rustix::process::geteuid().is_root() {
-            true => Identity::Other {
-                id: self.settings.first_uid,
-            },
-            false => Identity::Caller,
-        }
-    }
-
-    fn confinement(&self, plan: Plan, identity: Identity, source: &Path, scratch: &[PathBuf]) -> Confinement {
-        let limits = self.settings.limits;
-        let mut read = self.interpreter.readable();
-        read.push(source.to_owned());
-        let mut write = scratch.to_vec();
-        write.push(PathBuf::from(NULL_DEVICE));
-        let root = plan.namespaces.then(|| {
-            let mut entries = self.interpreter.root_entries();
-            entries.push(RootEntry::Bind {
-                source: self.host.source(),
-                target: source.to_owned(),
-                writable: false,
-            });
-            entries.push(RootEntry::Device {
-                path: PathBuf::from(NULL_DEVICE),
-            });
-            entries.extend(scratch.iter().map(|target| RootEntry::Tmpfs {
-                target: target.clone(),
-                bytes: limits.scratch_bytes,
-                inodes: limits.scratch_inodes,
-            }));
-            if plan.proc {
-                let target = PathBuf::from("/proc");
-                read.push(target.clone());
-                entries.push(RootEntry::Proc { target });
-            }
-            Root { entries }
-        });
-        let namespaces = match plan.namespaces {
-            true => Namespaces::all(identity == Identity::Caller),
-            false => Namespaces::NONE,
+    /// What a tool gets, with the canary as the tool; and where it finds its source and its scratch folders.
+    fn confinement(&self, layers: &Layers) -> Result<(Confinement, PathBuf, Vec<PathBuf>), SpawnFailure> {
+        let pinned = self.host.program();
+        let settings = SandboxSettings {
+            snapshot_folder: self.host.folder().to_owned(),
+            ..self.settings.clone()
         };
-        let args = ["python3", "-I", "-S", "-B", "-X", "utf8", "-c", CANARY];
-        let directory = scratch.first().map_or(Path::new("/"), PathBuf::as_path);
-        Confinement {
-            executable: text(&self.interpreter.executable),
-            args: args.iter().map(|argument| text(Path::new(argument))).collect(),
-            env: Vec::new(),
-            directory: text(directory),
-            root,
-            namespaces,
-            identity,
-            limits: ProcessLimits {
-                address_space: Some(limits.memory_bytes.max(256 << 20)),
-                processes: Some(PROCESSES),
-                file_size: Some(limits.scratch_bytes),
-                open_files: Some(u64::from(limits.open_files)),
-                cpu_seconds: Some(PATIENCE.as_secs()),
-                keep_other: false,
-            },
-            landlock: plan.landlock.map(|_| LandlockRules {
-                read,
-                write,
-                network: false,
-            }),
-            seccomp: plan.seccomp.then_some(SeccompProfile::Tool),
-            init: false,
-            session: true,
+        let limits = Limits {
+            memory_bytes: settings.limits.memory_bytes.max(MEMORY),
+            processes: u32::try_from(PROCESSES).unwrap_or(u32::MAX),
+            ..settings.limits
+        };
+        let kind = tool::Kind {
+            id: rustix::process::geteuid().is_root().then_some(settings.first_uid),
+            scratch_folders: 1,
+            forks: false,
+            cpu_seconds: Some(PATIENCE.as_secs()),
+        };
+        let mut confinement = tool::python(&pinned, self.interpreter, &settings, layers, &limits, kind)?;
+        // In place of what starts a tool.
+        if let Some(last) = confinement.args.last_mut() {
+            *last = CString::new(CANARY).unwrap_or_default();
         }
+        let source = tool::import_paths(&pinned.program, layers, &settings, &pinned);
+        let source = source.into_iter().next().unwrap_or_default();
+        let scratch = layers.namespaces.then(|| PathBuf::from(tool::scratch(0)));
+        Ok((confinement, PathBuf::from(source), scratch.into_iter().collect()))
     }
 }
 
@@ -401,10 +348,6 @@ impl Problem {
             Self::Other(problem) => problem,
         }
     }
-}
-
-fn text(path: &Path) -> CString {
-    CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
 }
 
 /// What the kernel answers to a question for its version of Landlock.
@@ -559,7 +502,7 @@ mod tests {
     #[test]
     fn what_the_canary_tries_is_possible_without_a_sandbox() {
         let host = Host::lay_out().unwrap();
-        let scratch = host.scratch(0, Some(65_534).filter(|_| is_root())).unwrap();
+        let scratch = host.source();
         let question = host.question(host.source(), vec![scratch.clone()], 4, 0).unwrap();
         let mut command = match is_root() {
             true => {

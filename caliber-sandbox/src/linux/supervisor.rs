@@ -211,7 +211,7 @@ impl Supervisor {
             rustix::fs::Mode::empty(),
         )?;
         let groups = if shared.layers.cgroups {
-            ControlGroups::find(None).groups
+            ControlGroups::find(shared.settings.control_group.as_deref()).groups
         } else {
             None
         };

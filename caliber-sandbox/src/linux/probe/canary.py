@@ -46,7 +46,13 @@ attempt("write_source", lambda: write(question["source"] + "/written"))
 attempt("write_root", lambda: write("/written-" + question["marker"]))
 
 # What the call before has left, and whether this one can work.
-attempt("left_behind", lambda: [os.stat(place + "/" + question["marker"]) for place in question["scratch"]])
+def find_left():
+    found = [place for place in question["scratch"] if os.path.exists(place + "/" + question["marker"])]
+    if not found:
+        raise OSError(errno.ENOENT, "nothing")
+
+
+attempt("left_behind", find_left)
 attempt("scratch", lambda: [write(place + "/" + question["marker"]) for place in question["scratch"]])
 
 # Sockets.

@@ -9,7 +9,11 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use caliber_core::digest::{EnvironmentDigest, SourceDigest};
+use caliber_core::sandbox::{PinnedProgram, Program};
 use serde::Serialize;
+
+use crate::snapshot;
 
 /// Folders that every user of a machine can reach, the first that can be written to is taken. A canary in a folder that
 /// nobody else can reach would prove nothing.
@@ -64,8 +68,8 @@ impl Host {
             fs::write(&path, "canary")?;
             set(&path, mode)?;
         }
-        let source = folder.join("source");
-        fs::create_dir(&source)?;
+        let source = snapshot::source_root(folder, &source_digest(), 0);
+        fs::create_dir_all(&source)?;
         fs::write(source.join("tool.py"), "")?;
         let path_socket = UnixListener::bind(folder.join("socket"))?;
         set(&folder.join("socket"), 0o666)?;
@@ -90,16 +94,26 @@ impl Host {
 
     /// The folder whose files everybody may read and write.
     pub(super) fn source(&self) -> PathBuf {
-        self.folder.join("source")
+        snapshot::source_root(&self.folder, &source_digest(), 0)
     }
 
-    /// A scratch folder on the machine, for a child without a private root.
-    pub(super) fn scratch(&self, number: usize, owner: Option<u32>) -> io::Result<PathBuf> {
-        let path = self.folder.join(format!("scratch-{number}"));
-        fs::create_dir(&path)?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o700))?;
-        std::os::unix::fs::chown(&path, owner, owner)?;
-        Ok(path)
+    /// The folder with everything.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// A program whose snapshot lies in the folder.
+    pub(super) fn program(&self) -> PinnedProgram {
+        PinnedProgram {
+            program: Program::Python {
+                module_path: "tool".to_owned(),
+                callable_name: "run".to_owned(),
+                source_roots: vec![self.source()],
+                package_roots: Vec::new(),
+            },
+            source: source_digest(),
+            environment: EnvironmentDigest::of(b"probe"),
+        }
     }
 
     /// `source` and `scratch` as the canary sees them.
@@ -153,6 +167,10 @@ impl Drop for Host {
     fn drop(&mut self) {
         remove(&self.folder);
     }
+}
+
+fn source_digest() -> SourceDigest {
+    SourceDigest::of(b"probe")
 }
 
 fn remove(folder: &Path) {
