@@ -74,6 +74,12 @@ impl LocalSandbox {
         };
         let places = Places::new(settings.places, settings.queue);
         let kept = NonZeroUsize::new(settings.reflections).unwrap_or(NonZeroUsize::MIN);
+        // The places are given out here. The engine may still be clearing up after a run that was answered, so as many as
+        // hold a place may have to wait there a moment.
+        let settings = SandboxSettings {
+            queue: settings.queue.max(settings.places),
+            ..settings
+        };
         let mut engine = None;
         if let (Some(layers), Some(interpreter), true) = (layers, &interpreter, report.is_available()) {
             match Engine::start_with(settings, layers, interpreter.clone()) {

@@ -9,6 +9,8 @@
 )]
 
 #[cfg(target_os = "linux")]
+mod adapter;
+#[cfg(target_os = "linux")]
 #[allow(dead_code, reason = "the sandbox itself is attacked next")]
 mod attacks;
 #[cfg(target_os = "linux")]

@@ -32,7 +32,14 @@ fn everything_holds_for_an_unprivileged_user() {
             "--bounding-set=-all",
         ])
         .arg(&copy)
-        .args(["--test-threads=2", "spawn::", "engine", "pin::", "probe::"])
+        .args([
+            "--test-threads=2",
+            "spawn::",
+            "engine",
+            "pin::",
+            "probe::",
+            "adapter::",
+        ])
         .env_clear()
         .env(AGAIN, "1")
         .env("PATH", "/usr/bin:/bin")
