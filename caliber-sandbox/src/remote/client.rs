@@ -1,6 +1,7 @@
 //! The port over a service.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -32,6 +33,10 @@ use crate::report;
 
 /// The most that is kept back of the time of an operation, for the way of its answer.
 const WAY: Duration = Duration::from_millis(500);
+/// How long after a failure a service is asked again because somebody looks at its report.
+const RETRY: Duration = Duration::from_secs(2);
+/// How long such an asking may take.
+const REFRESH: Duration = Duration::from_secs(10);
 
 /// How a service is reached.
 #[derive(Clone, Debug)]
@@ -118,17 +123,33 @@ impl RemoteSettings {
 /// run closes its connection, and the service kills the run.
 #[derive(Debug)]
 pub struct RemoteSandbox {
+    service: Arc<Service>,
+    places: Places,
+}
+
+/// The service, as this side knows it.
+#[derive(Debug)]
+struct Service {
     settings: RemoteSettings,
     client: reqwest::Client,
-    places: Places,
     known: RwLock<Known>,
+    /// Whether somebody asks for its report because an old one was read.
+    asking: AtomicBool,
 }
 
 #[derive(Clone, Debug)]
 struct Known {
     report: Arc<SandboxReport>,
-    /// When it was asked for; `None` when the service has not answered yet.
-    at: Option<Instant>,
+    /// When it was asked for.
+    at: Instant,
+    /// Whether it was answered.
+    answered: bool,
+}
+
+impl Known {
+    fn is_current(&self, age: Duration) -> bool {
+        self.answered && self.at.elapsed() < age
+    }
 }
 
 impl RemoteSandbox {
@@ -141,14 +162,21 @@ impl RemoteSandbox {
     pub async fn connect(settings: RemoteSettings, deadline: Deadline) -> Result<Self> {
         settings.check()?;
         let client = client(&settings).await?;
-        let report = Arc::new(unreached(&settings, "it was not asked yet"));
-        let sandbox = Self {
-            client,
-            places: Places::new(settings.places, settings.queue),
-            known: RwLock::new(Known { report, at: None }),
-            settings,
+        let known = Known {
+            report: Arc::new(unreached(&settings, "it was not asked yet")),
+            at: Instant::now(),
+            answered: false,
         };
-        if let Err(error) = sandbox.refresh(deadline).await {
+        let sandbox = Self {
+            places: Places::new(settings.places, settings.queue),
+            service: Arc::new(Service {
+                client,
+                known: RwLock::new(known),
+                asking: AtomicBool::new(false),
+                settings,
+            }),
+        };
+        if let Err(error) = sandbox.service.refresh(deadline).await {
             tracing::warn!(%error, "the sandbox service could not be asked for its report");
         }
         Ok(sandbox)
@@ -161,33 +189,56 @@ impl RemoteSandbox {
     /// As [`Sandbox::reserve`] and [`Sandbox::run`].
     pub async fn run_unadmitted(&self, request: RunRequest) -> Result<RunOutcome> {
         let _place = self.reserve(request.deadline).await?;
-        self.run_request(&request).await
+        self.service.run(&request).await
     }
 
-    /// Asks the service for its report.
+    /// Asks the service for its report, however old the last one is.
     ///
     /// # Errors
     ///
     /// `Unavailable` when it cannot be reached or answers something else; `Timeout`.
     pub async fn refresh(&self, deadline: Deadline) -> Result<Arc<SandboxReport>> {
+        self.service.refresh(deadline).await
+    }
+}
+
+impl Service {
+    async fn refresh(&self, deadline: Deadline) -> Result<Arc<SandboxReport>> {
         let asked = self.ask::<(), SandboxReport>("report", None, deadline, 0).await;
-        let (report, at) = match asked {
-            Ok(theirs) => (self.as_required_here(theirs), Some(Instant::now())),
-            Err(error) => {
-                let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-                *known = Known {
-                    report: Arc::new(unreached(&self.settings, error.message())),
-                    at: None,
-                };
-                return Err(error);
-            }
+        let answer = match asked {
+            Ok(theirs) => Ok(Arc::new(self.as_required_here(theirs))),
+            Err(error) => Err((Arc::new(unreached(&self.settings, error.message())), error)),
         };
-        let report = Arc::new(report);
+        let (Ok(report) | Err((report, _))) = &answer;
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = Known {
-            report: Arc::clone(&report),
-            at,
+            report: Arc::clone(report),
+            at: Instant::now(),
+            answered: answer.is_ok(),
         };
-        Ok(report)
+        answer.map_err(|(_, error)| error)
+    }
+
+    /// Asks for a new report in a task of its own, when the last one is old and nobody asks yet: who looks at a report
+    /// does not wait, and sees the new one next time.
+    fn refresh_aside(self: &Arc<Self>) {
+        let known = self.known();
+        let pause = match known.answered {
+            true => self.settings.report_age,
+            false => RETRY.min(self.settings.report_age),
+        };
+        if known.at.elapsed() < pause || self.asking.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            self.asking.store(false, Ordering::Release);
+            return;
+        };
+        let service = Arc::clone(self);
+        runtime.spawn(async move {
+            // What is wrong stands in the report.
+            let _ = service.refresh(Deadline::after(REFRESH)).await;
+            service.asking.store(false, Ordering::Release);
+        });
     }
 
     /// What the service enforces, measured by what is required here.
@@ -214,9 +265,9 @@ impl RemoteSandbox {
     /// A report that is not too old.
     async fn current_report(&self, deadline: Deadline) -> Result<Arc<SandboxReport>> {
         let known = self.known();
-        match known.at {
-            Some(at) if at.elapsed() < self.settings.report_age => Ok(known.report),
-            _ => self.refresh(deadline).await,
+        match known.is_current(self.settings.report_age) {
+            true => Ok(known.report),
+            false => self.refresh(deadline).await,
         }
     }
 
@@ -232,7 +283,7 @@ impl RemoteSandbox {
         }
     }
 
-    async fn run_request(&self, request: &RunRequest) -> Result<RunOutcome> {
+    async fn run(&self, request: &RunRequest) -> Result<RunOutcome> {
         let report = self.available(request.deadline).await?;
         let left = travelling(request.deadline);
         let wire = RunWire::of(request, left);
@@ -341,7 +392,8 @@ impl RemoteSandbox {
 #[async_trait]
 impl Sandbox for RemoteSandbox {
     fn report(&self) -> Arc<SandboxReport> {
-        self.known().report
+        self.service.refresh_aside();
+        self.service.known().report
     }
 
     async fn pin(&self, program: &Program, deadline: Deadline) -> Result<PinnedProgram> {
@@ -349,7 +401,7 @@ impl Sandbox for RemoteSandbox {
             program: program.clone(),
             left_ms: milliseconds(travelling(deadline)),
         };
-        let pinned: PinnedProgram = self.ask("pin", Some(&question), deadline, 0).await?;
+        let pinned: PinnedProgram = self.service.ask("pin", Some(&question), deadline, 0).await?;
         if pinned.program != *program {
             return Err(Error::new(
                 ErrorKind::Upstream,
@@ -360,23 +412,23 @@ impl Sandbox for RemoteSandbox {
     }
 
     async fn inspect(&self, program: &PinnedProgram, deadline: Deadline) -> Result<Reflection> {
-        self.available(deadline).await?;
+        self.service.available(deadline).await?;
         let question = InspectWire {
             program: program.clone(),
             left_ms: milliseconds(travelling(deadline)),
         };
-        self.ask("inspect", Some(&question), deadline, 0).await
+        self.service.ask("inspect", Some(&question), deadline, 0).await
     }
 
     async fn reserve(&self, deadline: Deadline) -> Result<Slot> {
-        self.available(deadline).await?;
+        self.service.available(deadline).await?;
         self.places.take(deadline).await.map(Slot::new)
     }
 
     async fn run(&self, permit: RunPermit) -> Result<RunOutcome> {
         // The place is held until the run has been answered, and given back when the caller goes away.
         let (request, _slot) = permit.into_parts();
-        self.run_request(&request).await
+        self.service.run(&request).await
     }
 
     async fn close(&self, _deadline: Deadline) {

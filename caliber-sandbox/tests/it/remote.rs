@@ -511,6 +511,7 @@ async fn a_service_that_is_away_is_found_again() {
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
 
+    // Who only looks at the report has it asked for again, a moment later.
     let listener = TcpListener::bind(address).await.unwrap();
     let back = tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
@@ -522,10 +523,104 @@ async fn a_service_that_is_away_is_found_again() {
         )
         .await;
     });
-    let slot = remote.reserve(soon()).await.unwrap();
+    let end = Instant::now() + LONG;
+    while !remote.report().is_available() {
+        assert!(Instant::now() < end);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     back.await.unwrap();
-    assert!(remote.report().is_available());
+    let slot = remote.reserve(soon()).await.unwrap();
     drop(slot);
     remote.close(soon()).await;
     assert!(remote.reserve(soon()).await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tool_runs_elsewhere_as_it_would_here() {
+    let served = Served::plain().await;
+    let remote = RemoteSandbox::connect(served.settings(), soon()).await.unwrap();
+    let program = served.program(
+        "import sys\ndef run(a):\n    'Adds.'\n    print('out')\n    print('err', file=sys.stderr)\n    return {'sum': a + 1}\n",
+    );
+    let pinned = remote.pin(&program, soon()).await.unwrap();
+    let seen = remote.inspect(&pinned, soon()).await.unwrap();
+    assert_eq!(seen.doc, "Adds.");
+    let outcome = remote.run_unadmitted(request(pinned, soon())).await.unwrap();
+    match &outcome.status {
+        RunStatus::Ok { value } => assert_eq!(value.as_str(), r#"{"sum":2}"#),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(outcome.stdout.text, "out\n");
+    assert_eq!(outcome.stderr.text, "err\n");
+    assert_eq!(outcome.unenforced, []);
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_ends_with_its_deadline_and_with_its_caller() {
+    let served = Served::start(ServiceOptions::new(token()), |settings| settings.places = 1).await;
+    let remote = RemoteSandbox::connect(served.settings(), soon()).await.unwrap();
+    let program = served.program("import time\ndef run(a): time.sleep(600)\n");
+    let slow = remote.pin(&program, soon()).await.unwrap();
+    // The service's word that the time is over arrives before it is.
+    let late = request(slow.clone(), Deadline::after(Duration::from_secs(3)));
+    let outcome = remote.run_unadmitted(late).await.unwrap();
+    assert!(
+        matches!(outcome.status, RunStatus::DeadlineExceeded { .. }),
+        "{outcome:?}"
+    );
+    // A caller that goes away leaves the one place of the service to the next.
+    let gone = remote.run_unadmitted(request(slow, soon()));
+    assert!(
+        tokio::time::timeout(Duration::from_millis(500), gone)
+            .await
+            .is_err()
+    );
+    let quick = served.program("def run(a): return a\n");
+    let quick = remote.pin(&quick, soon()).await.unwrap();
+    let outcome = remote.run_unadmitted(request(quick, soon())).await.unwrap();
+    assert!(matches!(outcome.status, RunStatus::Ok { .. }), "{outcome:?}");
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_answers_while_every_place_is_taken() {
+    let served = Served::start(ServiceOptions::new(token()), |settings| {
+        settings.places = 1;
+        settings.queue = 1;
+    })
+    .await;
+    let mut ours = served.settings();
+    ours.places = 64;
+    let remote = Arc::new(RemoteSandbox::connect(ours, soon()).await.unwrap());
+    let program = served.program("def run(a):\n    while True: pass\n");
+    let pinned = remote.pin(&program, soon()).await.unwrap();
+    let mut runs = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let (remote, pinned) = (Arc::clone(&remote), pinned.clone());
+        runs.spawn(async move {
+            let deadline = Deadline::after(Duration::from_secs(4));
+            remote.run_unadmitted(request(pinned, deadline)).await
+        });
+    }
+    // As long as the runs last, and they last until their deadline.
+    let mut answers = 0;
+    while !runs.is_empty() {
+        let health = raw(served.address, &get("/health", ""), LONG).await;
+        assert!(health.starts_with("HTTP/1.1 200"), "{health}");
+        answers += 1;
+        while let Some(ended) = runs.try_join_next() {
+            match ended.unwrap() {
+                Ok(outcome) => assert!(
+                    matches!(outcome.status, RunStatus::DeadlineExceeded { .. }),
+                    "{outcome:?}"
+                ),
+                // The others were told that there is no place.
+                Err(error) => assert_eq!(error.reason(), Some(ReasonCode::SandboxBusy), "{error}"),
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(answers > 10, "{answers}");
+    served.stop().await;
 }
