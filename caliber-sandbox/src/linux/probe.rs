@@ -311,7 +311,8 @@ impl Trial<'_> {
             ..settings.limits
         };
         let kind = tool::Kind {
-            id: rustix::process::geteuid().is_root().then_some(settings.first_uid),
+            // As the engine does it: without a private root the copies are for the user of this process only.
+            id: (layers.namespaces && rustix::process::geteuid().is_root()).then_some(settings.first_uid),
             scratch_folders: 1,
             forks: false,
             cpu_seconds: Some(PATIENCE.as_secs()),
@@ -393,7 +394,10 @@ impl Canary {
 
     /// Asks, waits for the answer and for the end, and looks whether something stays.
     fn ask(mut self, question: &[u8], namespaces: Namespaces) -> Result<Answer, Problem> {
-        let shared = shared_namespaces(self.child.pid().as_raw_nonzero().get(), namespaces);
+        // It waits for the question, so that it can be looked at.
+        let pid = self.child.pid().as_raw_nonzero().get();
+        let shared = shared_namespaces(pid, namespaces);
+        let status = outside_status(pid);
         let end = Instant::now() + PATIENCE;
         let asked = File::from(self.question).write_all(question);
         let text = read_until(&self.answer, end, true)?;
@@ -430,6 +434,8 @@ impl Canary {
         read_until(&self.answer, stayed_until, false)?;
         answer.stayed = Instant::now() >= stayed_until;
         answer.shared = shared;
+        // What the kernel says to us counts for more than what it said in there.
+        answer.status.extend(status);
         Ok(answer)
     }
 }
@@ -467,6 +473,24 @@ fn wait_for(descriptor: &impl AsFd, end: Instant) -> Result<bool, Problem> {
             Err(errno) => return Err(Problem::system(errno)),
         }
     }
+}
+
+/// The kernel's account of a living child, seen from outside.
+fn outside_status(pid: i32) -> BTreeMap<String, u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let fields = [
+        ("Seccomp", "seccomp", 10),
+        ("NoNewPrivs", "no_new_privileges", 10),
+        ("CapEff", "capabilities", 16),
+    ];
+    let value = |field: &str, radix| {
+        let line = text.lines().find(|line| line.starts_with(&format!("{field}:")))?;
+        u64::from_str_radix(line.split_once(':')?.1.trim(), radix).ok()
+    };
+    fields
+        .into_iter()
+        .filter_map(|(field, name, radix)| Some((name.to_owned(), value(field, radix)?)))
+        .collect()
 }
 
 /// The namespaces of a living child that are the machine's although they should be its own, seen from outside.

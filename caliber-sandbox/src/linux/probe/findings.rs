@@ -144,13 +144,12 @@ impl Findings {
             Guarantee::TreeKill => self.tree_kill(hints),
             Guarantee::TreeMemory => bounded(self.memory.as_ref(), None),
             Guarantee::TreePids => {
-                let own_count = isolated || rustix::process::geteuid().is_root();
                 let kept = self
                     .answers
                     .iter()
                     .all(|answer| answer.forked > 0 && answer.forked <= PROCESSES);
                 let limit =
-                    (own_count && kept && !self.answers.is_empty()).then(|| "process_limit".to_owned());
+                    (isolated && kept && !self.answers.is_empty()).then(|| "process_limit".to_owned());
                 bounded(self.processes.as_ref(), limit)
             }
             Guarantee::SyscallSurface => self.with_status(self.judge(
@@ -256,11 +255,7 @@ impl Findings {
         let wanted = [("seccomp", 2), ("no_new_privileges", 1), ("capabilities", 0)];
         let is_off = |name: &str, value: u64| {
             let mut statuses = self.answers.iter().map(|answer| answer.status.get(name));
-            statuses.any(|found| match found {
-                Some(found) => *found != value,
-                // Without /proc only two of them can be asked for.
-                None => self.plan.proc || name != "capabilities",
-            })
+            statuses.any(|found| found != Some(&value))
         };
         let off = wanted.iter().filter(|(name, value)| is_off(name, *value));
         let off: Vec<_> = off.map(|(name, _)| format!("{name}: not as set")).collect();
