@@ -26,6 +26,8 @@ mod launcher;
 #[cfg(target_os = "linux")]
 mod pin;
 #[cfg(target_os = "linux")]
+mod port;
+#[cfg(target_os = "linux")]
 mod probe;
 #[cfg(all(target_os = "linux", feature = "remote"))]
 mod remote;
