@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::{AtFlags, Dir, Mode, OFlags};
 use rustix::io::Errno;
@@ -25,6 +26,11 @@ use place::{Hierarchy, Version};
 const PREFIX: &str = "caliber-run-";
 /// The most that is read of a file of a group, in bytes.
 const READ: u64 = 64 << 10;
+
+/// How old an empty group of a process elsewhere is at least before it is taken for one that was left.
+const LEFT_AGE: Duration = Duration::from_secs(600);
+/// How long the last groups are waited for at the end.
+const LAST_WAIT: Duration = Duration::from_secs(1);
 
 /// Numbers groups of this process, over all sandboxes in it.
 static COUNTER: AtomicU64 = AtomicU64::new(0);
@@ -225,22 +231,30 @@ impl ControlGroups {
         Ok(group)
     }
 
-    /// Removes the groups of processes of ours that have ended.
+    /// Removes the groups of processes of ours that have ended. Whether a process of another container lives cannot be
+    /// told from here; but its groups are empty for a moment only, when they are new.
     fn sweep(&self) {
         for hierarchy in &self.shared.hierarchies {
             for name in hierarchy.names() {
-                if !place::owner_has_ended(&name) {
+                let Some(owner) = place::owner_of(&name) else {
                     continue;
-                }
+                };
                 let Ok(name) = CString::new(name) else {
                     continue;
                 };
-                if hierarchy.version == Version::Two
-                    && let Ok(folder) = open_folder(hierarchy.folder.as_fd(), &name)
-                {
-                    // Its processes ended with the process that made them, or are about to.
-                    let _ = write(folder.as_fd(), "cgroup.kill", "1");
+                let Ok(folder) = open_folder(hierarchy.folder.as_fd(), &name) else {
+                    continue;
+                };
+                match owner {
+                    place::Owner::Ended if hierarchy.version == Version::Two => {
+                        // Its processes ended with the process that made them, or are about to.
+                        let _ = write(folder.as_fd(), "cgroup.kill", "1");
+                    }
+                    place::Owner::Ended => {}
+                    place::Owner::Elsewhere if is_old(&folder) => {}
+                    place::Owner::Elsewhere | place::Owner::Lives => continue,
                 }
+                // A group with processes in it cannot be removed.
                 let _ = rustix::fs::unlinkat(&hierarchy.folder, &name, AtFlags::REMOVEDIR);
             }
         }
@@ -278,7 +292,19 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        // Who was killed just now needs a moment to be gone.
+        let end = Instant::now() + LAST_WAIT;
         self.retry_left();
+        while Instant::now() < end
+            && !self
+                .left
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .is_empty()
+        {
+            std::thread::sleep(Duration::from_millis(2));
+            self.retry_left();
+        }
         let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         if !left.is_empty() {
             tracing::warn!(
@@ -363,6 +389,15 @@ impl Drop for Group {
             left.insert(self.name.clone());
         }
     }
+}
+
+fn is_old(folder: &OwnedFd) -> bool {
+    rustix::fs::fstat(folder).is_ok_and(|status| {
+        let made = Duration::from_secs(u64::try_from(status.st_mtime).unwrap_or_default());
+        SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH + made)
+            .is_ok_and(|age| age >= LEFT_AGE)
+    })
 }
 
 fn open_folder(parent: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {

@@ -175,13 +175,25 @@ fn groups_of_processes_that_ended_are_removed_at_the_start() {
     parts[4] = "1";
     let dead = path.with_file_name(parts.join("-"));
     let foreign = path.with_file_name(format!("caliber-run-tools-{}-", std::process::id()));
-    std::fs::create_dir(&dead).unwrap();
-    std::fs::create_dir(&foreign).unwrap();
+    // Of another container: whether its process lives cannot be told.
+    parts[2] = "1";
+    let elsewhere = path.with_file_name(parts.join("-"));
+    parts[5] = "4194304";
+    let left_elsewhere = path.with_file_name(parts.join("-"));
+    for made in [&dead, &foreign, &elsewhere, &left_elsewhere] {
+        std::fs::create_dir(made).unwrap();
+    }
+    let long_ago = std::time::SystemTime::now() - Duration::from_secs(3_600);
+    let opened = std::fs::File::open(&left_elsewhere).unwrap();
+    opened.set_modified(long_ago).unwrap();
+    drop(opened);
     drop(ControlGroups::find(Some(Path::new("/"))));
-    let is_kept = (path.exists(), foreign.exists());
-    std::fs::remove_dir(&foreign).unwrap();
-    assert!(!dead.exists());
-    assert_eq!(is_kept, (true, true));
+    let is_kept = [path, &foreign, &elsewhere].map(|path| path.exists());
+    for made in [&foreign, &elsewhere] {
+        std::fs::remove_dir(made).unwrap();
+    }
+    assert!(!dead.exists() && !left_elsewhere.exists());
+    assert_eq!(is_kept, [true; 3]);
     drop(group);
 }
 

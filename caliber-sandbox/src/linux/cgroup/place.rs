@@ -396,16 +396,31 @@ fn started(process: &str) -> Option<u64> {
     rest.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// Whether a group is one of ours whose process has ended. Groups of other process namespaces are left alone.
-pub(super) fn owner_has_ended(name: &str) -> bool {
-    let Some(rest) = name.strip_prefix(super::PREFIX) else {
-        return false;
-    };
+/// The process that made a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// It runs, here.
+    Lives,
+    /// It has ended.
+    Ended,
+    /// It is one of another process namespace.
+    Elsewhere,
+}
+
+/// Whose group it is, by its name; `None` when it is none of caliber's.
+pub(super) fn owner_of(name: &str) -> Option<Owner> {
+    let rest = name.strip_prefix(super::PREFIX)?;
     let parts: Vec<_> = rest.split('-').map(str::parse::<u64>).collect();
     let [Ok(its_namespace), Ok(process), Ok(its_start), Ok(_)] = parts.as_slice() else {
-        return false;
+        return None;
     };
-    *its_namespace == namespace() && started(&process.to_string()) != Some(*its_start)
+    Some(if *its_namespace != namespace() {
+        Owner::Elsewhere
+    } else if started(&process.to_string()) == Some(*its_start) {
+        Owner::Lives
+    } else {
+        Owner::Ended
+    })
 }
 
 #[cfg(test)]
@@ -482,22 +497,23 @@ mod tests {
 
     #[test]
     fn a_name_tells_whether_its_process_lives() {
-        let own = format!("{}7", owner());
-        assert!(!owner_has_ended(&own));
+        assert_eq!(owner_of(&format!("{}7", owner())), Some(Owner::Lives));
         let namespace = namespace();
         let process = std::process::id();
-        assert!(owner_has_ended(&format!("caliber-run-{namespace}-{process}-1-0")));
-        assert!(owner_has_ended(&format!(
-            "caliber-run-{namespace}-4194304999-1-0"
-        )));
+        let named = |name: String| owner_of(&format!("caliber-run-{name}"));
+        assert_eq!(named(format!("{namespace}-{process}-1-0")), Some(Owner::Ended));
+        assert_eq!(named(format!("{namespace}-4194304999-1-0")), Some(Owner::Ended));
+        assert_eq!(
+            named(format!("{}-{process}-1-0", namespace + 1)),
+            Some(Owner::Elsewhere)
+        );
         for other in [
-            format!("caliber-run-{}-{process}-1-0", namespace + 1),
-            format!("caliber-run-{namespace}-{process}-1"),
-            format!("caliber-run-{namespace}-{process}-1-0-0"),
-            "caliber-run-tools".to_owned(),
-            "system.slice".to_owned(),
+            format!("{namespace}-{process}-1"),
+            format!("{namespace}-{process}-1-0-0"),
+            "tools".to_owned(),
         ] {
-            assert!(!owner_has_ended(&other), "{other}");
+            assert_eq!(named(other.clone()), None, "{other}");
         }
+        assert_eq!(owner_of("system.slice"), None);
     }
 }
