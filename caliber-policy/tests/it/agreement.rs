@@ -81,13 +81,13 @@ fn the_policy_and_a_naive_one_never_differ() {
 
 /// Choices out of random bits; zero is always the choice that lets a call pass, so that failures shrink to what
 /// matters.
-struct Draw {
+pub(crate) struct Draw {
     draws: [u128; 4],
     next: usize,
 }
 
 impl Draw {
-    fn new(draws: [u128; 4]) -> Self {
+    pub(crate) fn new(draws: [u128; 4]) -> Self {
         Self { draws, next: 0 }
     }
 
@@ -99,7 +99,7 @@ impl Draw {
     }
 
     /// One of `choices`, the first nine times out of ten.
-    fn mostly<T: Clone>(&mut self, choices: &[T]) -> T {
+    pub(crate) fn mostly<T: Clone>(&mut self, choices: &[T]) -> T {
         let six = self.six() as usize;
         let index = if six < 58 {
             0
@@ -110,7 +110,7 @@ impl Draw {
     }
 
     /// One of `choices`, all alike.
-    fn any<T: Clone>(&mut self, choices: &[T]) -> T {
+    pub(crate) fn any<T: Clone>(&mut self, choices: &[T]) -> T {
         choices[self.six() as usize % choices.len()].clone()
     }
 }

@@ -57,6 +57,28 @@ pub(crate) fn admission_codes() -> BTreeSet<ReasonCode> {
     codes(Producer::Admission)
 }
 
+/// The codes that `decide` answers runs with: those of any call of a tool, and its own.
+pub(crate) fn run_codes() -> BTreeSet<ReasonCode> {
+    use ReasonCode::*;
+    let common = [
+        NotGranted,
+        ArgumentsInvalid,
+        ArgumentsUnchecked,
+        ApprovalRequired,
+        ApprovalInvalid,
+        RateLimited,
+        QuotaUnavailable,
+        PolicyError,
+    ];
+    codes(Producer::RunAdmission).into_iter().chain(common).collect()
+}
+
+#[test]
+fn every_code_of_a_run_is_covered() {
+    let covered: BTreeSet<_> = crate::runs::faults().iter().map(|(code, _)| *code).collect();
+    assert_eq!(covered, run_codes());
+}
+
 #[test]
 fn every_code_of_admission_is_covered() {
     let covered: BTreeSet<_> = crate::admission::examples()
