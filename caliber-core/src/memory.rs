@@ -28,11 +28,14 @@ use std::sync::Arc;
 
 use crate::admission::AdmissionPolicy;
 use crate::audit::AuditSink;
-use crate::caliber::{Caliber, CaliberBuilder, ServerRegistration, Settings};
+use crate::caliber::{Caliber, CaliberBuilder, CodeToolRegistration, ServerRegistration, Settings};
 use crate::clock::Clock;
+use crate::code_tool::CodeToolDefinition;
 use crate::error::Result;
 use crate::gateway::Gateway;
+use crate::policy::SideEffectLevel;
 use crate::registry::Registry;
+use crate::sandbox::{ExecutionPreference, Program, RunLimits};
 use crate::server::{Auth, Endpoint, RemoteEndpoint, ServerDefinition, ServerLimits, Sharing, Visibility};
 
 mod changes;
@@ -42,13 +45,16 @@ mod paging;
 mod parts;
 mod policy;
 mod registry;
+mod sandbox;
 mod script;
 mod state;
 
 pub use gateway::ScriptedGateway;
+use parts::StoredOrSet;
 pub use parts::{CountingQuota, ManualClock, MemoryAuditSink, MemorySecrets};
 pub use policy::ReferencePolicy;
 pub use registry::{MemoryRegistry, Outage};
+pub use sandbox::ScriptedSandbox;
 pub use script::{CallEnd, LoggedCall, ScriptedCall, ScriptedServer, ScriptedTool};
 
 /// The references, one of each, on one clock.
@@ -58,6 +64,10 @@ pub struct Parts {
     pub registry: Arc<MemoryRegistry>,
     /// What is reached.
     pub gateway: ScriptedGateway,
+    /// What runs code tools.
+    pub sandbox: ScriptedSandbox,
+    /// What resolves the secrets of code tools that are not stored; the registry resolves those that are.
+    pub secrets: Arc<MemorySecrets>,
     /// The order of admission.
     pub policy: Arc<dyn AdmissionPolicy>,
     /// The rates.
@@ -75,6 +85,8 @@ impl Parts {
         Self {
             registry: Arc::new(MemoryRegistry::with_clock(Arc::clone(&clock) as Arc<dyn Clock>)),
             gateway: ScriptedGateway::new(),
+            sandbox: ScriptedSandbox::new(),
+            secrets: Arc::default(),
             policy: Arc::new(ReferencePolicy),
             quotas: Arc::new(CountingQuota::with_clock(Arc::clone(&clock) as Arc<dyn Clock>)),
             clock,
@@ -102,6 +114,11 @@ impl Parts {
         )
         .clock(Arc::clone(&self.clock) as Arc<dyn Clock>)
         .audit_sink(Arc::clone(&self.sink) as Arc<dyn AuditSink>)
+        .sandbox(Arc::new(self.sandbox.clone()))
+        .secrets(Arc::new(StoredOrSet {
+            stored: Arc::clone(&self.registry),
+            set: Arc::clone(&self.secrets),
+        }))
     }
 }
 
@@ -109,6 +126,38 @@ impl Default for Parts {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// A code tool of this name and version: the callable `run` of the module of that name, which only reads.
+///
+/// # Errors
+///
+/// `Invalid` for what is no name or no version.
+pub fn code_tool(name: &str, version: &str) -> Result<CodeToolRegistration> {
+    Ok(CodeToolRegistration {
+        definition: CodeToolDefinition {
+            family: name.parse()?,
+            version: version.parse()?,
+            description: String::new(),
+            program: Program::Python {
+                module_path: "tools.sample".to_owned(),
+                callable_name: "run".to_owned(),
+                source_roots: Vec::new(),
+                package_roots: Vec::new(),
+            },
+            input_schema: None,
+            output_schema: None,
+            side_effect_level: SideEffectLevel::Read,
+            requires_approval: false,
+            approval_waiver: None,
+            allow_in_preview: false,
+            secret_refs: BTreeMap::new(),
+            limits: RunLimits::default(),
+            preference: ExecutionPreference::Isolated,
+            rate_limit_per_minute: None,
+        },
+        visibility: Visibility::Project,
+    })
 }
 
 /// A remote server of this name, shown to its project, without credentials.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use chrono::SubsecRound;
 
+use super::MemoryRegistry;
 use crate::audit::{AuditEntry, AuditSink};
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::error::{Error, Result};
@@ -123,6 +124,23 @@ impl SecretSource for MemorySecrets {
             .get(reference)
             .cloned()
             .ok_or_else(|| Error::not_found("secret", &reference.to_string()))
+    }
+}
+
+/// The stored secrets of a registry, and the other ones of a test.
+#[derive(Debug)]
+pub(super) struct StoredOrSet {
+    pub(super) stored: Arc<MemoryRegistry>,
+    pub(super) set: Arc<MemorySecrets>,
+}
+
+#[async_trait]
+impl SecretSource for StoredOrSet {
+    async fn resolve(&self, reference: &SecretReference) -> Result<SecretText> {
+        match reference {
+            SecretReference::Stored(_) => self.stored.resolve(reference).await,
+            SecretReference::Environment(_) | SecretReference::File(_) => self.set.resolve(reference).await,
+        }
     }
 }
 

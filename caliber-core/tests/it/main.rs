@@ -11,6 +11,7 @@ mod access;
 mod approvals;
 mod blocking;
 mod calls;
+mod code_tools;
 mod conformance;
 mod kinds;
 mod life;
