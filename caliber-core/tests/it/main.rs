@@ -18,6 +18,7 @@ mod life;
 mod listings;
 mod recorder;
 mod revocation;
+mod runs;
 mod secrets;
 mod support;
 mod tenants;
