@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use super::samples::{commit, refused, registered};
+use super::samples::{code_tool, commit, refused, registered};
 use super::{Case, cases, run_all};
+use crate::code_tool::{CodeToolRecord, CodeToolStatus};
 use crate::error::ErrorKind;
-use crate::id::ServerId;
+use crate::id::{CodeToolId, ServerId};
 use crate::reason::ReasonCode;
 use crate::registry::{Change, Registry};
 
@@ -15,6 +16,7 @@ mod agreement;
 mod approvals;
 mod audit;
 mod changes;
+mod code_tools;
 mod concurrency;
 mod inventory;
 mod ledger;
@@ -133,6 +135,20 @@ pub fn cases() -> Vec<Case<Arc<dyn Registry>>> {
             a_dropped_commit_happens_wholly_or_not_at_all,
             it_answers_a_ping,
         },
+        code_tools::{
+            a_registered_version_reads_back_whole,
+            a_version_is_taken_once_in_its_project,
+            a_public_name_belongs_to_one_project,
+            an_update_keeps_what_a_version_does,
+            a_change_is_decided_on_a_revision,
+            versions_are_listed_in_their_order,
+            versions_are_filtered_and_hidden,
+            a_family_is_granted_where_it_is,
+            the_facts_of_a_run_are_complete,
+            whatever_moves_makes_the_intent_of_a_run_stale,
+            runs_and_consents_to_them_read_back_whole,
+            a_run_that_outlived_its_lease_is_settled,
+        },
         agreement::{
             random_histories_agree_with_the_reference,
         },
@@ -158,4 +174,46 @@ pub async fn a_needed_server_stays(registry: Arc<dyn Registry>, set_needed: impl
     set_needed(&record.id, false).await;
     assert!(registry.deployments_using(&record.id).await.unwrap().is_empty());
     commit(&*registry, removal()).await.unwrap();
+}
+
+/// The same for a version of a code tool: one that a deployment needs cannot be archived, by any change.
+///
+/// # Panics
+///
+/// When the clause is violated.
+pub async fn a_needed_version_stays(
+    registry: Arc<dyn Registry>,
+    set_needed: impl AsyncFn(&CodeToolId, bool),
+) {
+    let mut record = code_tool("needed", "1");
+    let registration = Change::RegisterCodeTool {
+        record: Box::new(record.clone()),
+        secrets: Vec::new(),
+    };
+    commit(&*registry, registration).await.unwrap();
+    let update = |record: &CodeToolRecord| Change::UpdateCodeTool {
+        record: Box::new(record.clone()),
+    };
+    set_needed(&record.id, true).await;
+    let needed = registry.deployments_using_code_tool(&record.id).await.unwrap();
+    assert_eq!(needed.len(), 1);
+    record.status = CodeToolStatus::Archived;
+    let outcome = commit(&*registry, update(&record)).await;
+    refused(outcome, ErrorKind::Conflict, Some(ReasonCode::InUse));
+    record.status = CodeToolStatus::Deprecated;
+    commit(&*registry, update(&record)).await.unwrap();
+    set_needed(&record.id, false).await;
+    assert!(
+        registry
+            .deployments_using_code_tool(&record.id)
+            .await
+            .unwrap()
+            .is_empty()
+    );
+    record.status = CodeToolStatus::Archived;
+    commit(&*registry, update(&record)).await.unwrap();
+    // What is archived already may be described anew, whoever needs it.
+    set_needed(&record.id, true).await;
+    record.definition.description = "gone".to_owned();
+    commit(&*registry, update(&record)).await.unwrap();
 }

@@ -5,11 +5,12 @@ use std::time::Duration;
 use crate::approval::{Approval, ApprovalState, RequestedTool};
 use crate::audit::{AuditAction, AuditEntries, AuditEntry, AuditQuery};
 use crate::clock::{Clock, SystemClock, Timestamp};
+use crate::code_tool::{CodeToolRecord, CodeToolStatus, content_hash};
 use crate::descriptor::{Descriptor, ToolName};
-use crate::digest::{ArgumentDigest, DescriptorDigest};
+use crate::digest::{ArgumentDigest, DescriptorDigest, EnvironmentDigest, SourceDigest};
 use crate::error::{Error, ErrorKind, Result};
 use crate::grant::{Grant, GrantedTools, Grantee};
-use crate::id::{ApprovalId, GrantId, InstanceId, InvocationId, ProjectId, ServerId};
+use crate::id::{ApprovalId, CodeToolId, GrantId, InstanceId, InvocationId, ProjectId, ServerId};
 use crate::invocation::{
     Invocation, InvocationIntent, InvocationOutcome, InvocationRecord, InvokedTool, Settlement,
 };
@@ -19,6 +20,7 @@ use crate::policy::{Classification, SideEffectLevel, ToolPolicy};
 use crate::principal::{Identity, Principal, Subject, Surface};
 use crate::reason::ReasonCode;
 use crate::registry::{AdmissionQuery, Change, Commit, Committed, Expect, NewInventory, Registry, Revision};
+use crate::sandbox::PinnedProgram;
 use crate::secret::{ConfigValue, SecretReference};
 use crate::server::{Auth, ServerRecord, ServerStatus, Visibility};
 
@@ -54,6 +56,35 @@ pub(super) fn server(name: &str) -> ServerRecord {
         status: ServerStatus::Active,
         last_connected_at: None,
         connection_error: None,
+        created_at: now(),
+        updated_at: now(),
+    }
+}
+
+pub(super) fn json(text: &str) -> JsonText {
+    JsonText::parse(text, crate::json::JsonLimits::ARGUMENTS).unwrap()
+}
+
+/// A version of a code tool in the default project, owned by `owner`.
+pub(super) fn code_tool(name: &str, version: &str) -> CodeToolRecord {
+    let definition = crate::memory::code_tool(name, version).unwrap().definition;
+    let pinned = PinnedProgram {
+        program: definition.program.clone(),
+        source: SourceDigest::of(version.as_bytes()),
+        environment: EnvironmentDigest::of(b"environment"),
+    };
+    CodeToolRecord {
+        id: CodeToolId::new(),
+        revision: Revision(1),
+        content_hash: content_hash(&definition, &pinned).unwrap(),
+        definition,
+        pinned,
+        status: CodeToolStatus::Active,
+        deprecated_at: None,
+        successor: None,
+        owner: subject("owner"),
+        project: ProjectId::default(),
+        visibility: Visibility::Project,
         created_at: now(),
         updated_at: now(),
     }

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use super::samples::{commit, commit_expecting, now, refused, server, with_token};
+use super::samples::{code_tool, commit, commit_expecting, now, refused, server, with_token};
 use super::{Case, cases, run_all};
+use crate::code_tool::CodeToolStatus;
 use crate::error::ErrorKind;
 use crate::id::SecretId;
 use crate::registry::{Change, Entity, Expect, NewSecret, Registry, Revision, SecretOwner};
-use crate::secret::{SecretReference, SecretSource, SecretText};
+use crate::secret::{ConfigValue, SecretReference, SecretSource, SecretText};
 use crate::server::{Auth, ServerRecord};
 
 /// A source resolves what it holds, and tells what it does not hold by an error, never by an empty value.
@@ -72,6 +73,7 @@ pub fn stored_cases() -> Vec<Case<StoredSecrets>> {
             a_secret_goes_with_its_server,
             a_refused_change_stores_and_removes_no_secret,
             a_change_of_one_server_leaves_the_secrets_of_another,
+            a_code_tool_keeps_its_secrets_and_no_others,
             other_kinds_are_not_resolved_here,
         }
     ]
@@ -209,6 +211,57 @@ mod clauses {
         assert_eq!(value(&*source, &other).await.as_deref(), Some("two"));
         commit(&*registry, Change::RemoveServer { id }).await.unwrap();
         assert_eq!(value(&*source, &other).await.as_deref(), Some("two"));
+    }
+
+    pub(super) async fn a_code_tool_keeps_its_secrets_and_no_others(stored: StoredSecrets) {
+        let (registry, source) = stored;
+        let (server, of_server) = registered(&*registry, "weather", "server's").await;
+        let registration = |version: &str, id: &SecretId, given: bool| {
+            let mut record = code_tool("weather", version);
+            let reference = ConfigValue::Reference(SecretReference::Stored(id.clone()));
+            record
+                .definition
+                .secret_refs
+                .insert("TOKEN".to_owned(), reference);
+            let secret = NewSecret {
+                id: id.clone(),
+                owner: SecretOwner::CodeTool(record.id.clone()),
+                value: SecretText::new("tool's"),
+            };
+            let change = Change::RegisterCodeTool {
+                record: Box::new(record.clone()),
+                secrets: given.then_some(secret).into_iter().collect(),
+            };
+            (record, change)
+        };
+        let id = SecretId::new();
+        let (mut record, change) = registration("1", &id, true);
+        commit(&*registry, change).await.unwrap();
+        assert_eq!(value(&*source, &id).await.as_deref(), Some("tool's"));
+        // A refused registration stores nothing.
+        let refused_id = SecretId::new();
+        let (_, taken) = registration("1", &refused_id, true);
+        assert_eq!(
+            commit(&*registry, taken).await.unwrap_err().kind(),
+            ErrorKind::Conflict
+        );
+        assert_eq!(value(&*source, &refused_id).await, None);
+        // The secret of a server or of another version is not to be had.
+        for foreign in [&of_server, &id, &SecretId::new()] {
+            let (_, change) = registration("2", foreign, false);
+            refused(commit(&*registry, change).await, ErrorKind::Invalid, None);
+        }
+        // It stays when the version is changed, and when a server ends.
+        record.status = CodeToolStatus::Archived;
+        let change = Change::UpdateCodeTool {
+            record: Box::new(record),
+        };
+        commit(&*registry, change).await.unwrap();
+        commit(&*registry, Change::RemoveServer { id: server.id })
+            .await
+            .unwrap();
+        assert_eq!(value(&*source, &id).await.as_deref(), Some("tool's"));
+        assert_eq!(value(&*source, &of_server).await, None);
     }
 
     pub(super) async fn other_kinds_are_not_resolved_here(stored: StoredSecrets) {

@@ -9,6 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::id::{CodeToolId, ProjectId};
 use crate::reason::ReasonCode;
 use crate::registry::{Entity, NewSecret, Revision};
+use crate::secret::{ConfigValue, SecretReference};
 use crate::server::Visibility;
 
 /// What names a version.
@@ -61,6 +62,14 @@ impl State {
             ));
         }
         self.public_name_is_free(&record)?;
+        let mut references = definition.secret_refs.values().filter_map(ConfigValue::reference);
+        let foreign = references.find(|reference| {
+            matches!(reference, SecretReference::Stored(id) if !secrets.iter().any(|secret| secret.id == *id))
+        });
+        if let Some(reference) = foreign {
+            let problem = format!("it refers to {reference}, which is not stored for this tool");
+            return Err(Error::invalid("secret_refs", problem));
+        }
         let id = record.id.clone();
         let revision = self.advance(Entity::CodeTool(id.clone()));
         record.revision = revision;

@@ -36,6 +36,24 @@ async fn the_reference_registry_keeps_needed_servers() {
     .await;
 }
 
+#[tokio::test]
+async fn the_reference_registry_keeps_needed_versions() {
+    let registry = Arc::new(MemoryRegistry::new());
+    let reference = DeploymentReference {
+        workflow: "billing".into(),
+        alias: "prod".into(),
+        rollback_only: true,
+    };
+    conformance::registry::a_needed_version_stays(registry.clone(), async |tool, needed| {
+        if needed {
+            registry.add_code_tool_deployment(tool, reference.clone());
+        } else {
+            registry.clear_code_tool_deployments(tool);
+        }
+    })
+    .await;
+}
+
 #[test]
 fn the_reference_policy_keeps_its_contract() {
     conformance::policy::run(&ReferencePolicy);

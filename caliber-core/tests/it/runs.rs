@@ -524,7 +524,11 @@ async fn a_run_ends_by_its_deadline_and_a_dropped_one_is_cancelled() {
         .collect();
     assert_eq!(ends, [InvocationOutcome::Cancelled, InvocationOutcome::Timeout]);
     let deadline = world.parts.sandbox.runs()[0].deadline;
-    assert_eq!(deadline.remaining(), Duration::ZERO, "the deadline was that of the tool");
+    assert_eq!(
+        deadline.remaining(),
+        Duration::ZERO,
+        "the deadline was that of the tool"
+    );
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use caliber_core::conformance;
-use caliber_core::id::ServerId;
+use caliber_core::id::{CodeToolId, ServerId};
 use caliber_core::registry::Registry;
 use caliber_core::secret::{SecretReference, SecretSource, SecretText};
 use caliber_store::Store;
@@ -45,6 +45,21 @@ async fn a_needed_server_stays() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_needed_version_stays() {
+    let home = Home::new();
+    let store = home.open().await;
+    let registry: Arc<dyn Registry> = Arc::new(store);
+    let set_needed = async |tool: &CodeToolId, needed: bool| {
+        home.execute(&if needed {
+            format!("INSERT INTO code_tool_deployment_references VALUES ('{tool}', 'billing', 'live', 0)")
+        } else {
+            "DELETE FROM code_tool_deployment_references".to_owned()
+        });
+    };
+    conformance::registry::a_needed_version_stays(registry, set_needed).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn it_is_the_source_of_the_secrets_that_it_keeps() {
     let homes = Homes::default();
     conformance::secrets::run_stored(async || {
@@ -82,4 +97,22 @@ async fn a_needed_server_stays_when_a_test_says_so() {
         store.set_deployments(server, &references).await.unwrap();
     };
     conformance::registry::a_needed_server_stays(registry, set_needed).await;
+}
+
+#[cfg(feature = "testing")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_needed_version_stays_when_a_test_says_so() {
+    let home = Home::new();
+    let store = home.open().await;
+    let registry: Arc<dyn Registry> = Arc::new(store.clone());
+    let set_needed = async |tool: &CodeToolId, needed: bool| {
+        let reference = caliber_core::registry::DeploymentReference {
+            workflow: "billing".to_owned(),
+            alias: "live".to_owned(),
+            rollback_only: true,
+        };
+        let references = if needed { vec![reference] } else { Vec::new() };
+        store.set_code_tool_deployments(tool, &references).await.unwrap();
+    };
+    conformance::registry::a_needed_version_stays(registry, set_needed).await;
 }

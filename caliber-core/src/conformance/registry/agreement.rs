@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::approval::{Approval, ApprovalState};
 use crate::audit::{AuditAction, AuditQuery};
+use crate::code_tool::{CodeToolRecord, CodeToolStatus};
 use crate::conformance::samples::*;
 use crate::descriptor::Descriptor;
 use crate::error::Result;
@@ -17,8 +18,8 @@ use crate::invocation::{Invocation, InvocationOutcome};
 use crate::memory::MemoryRegistry;
 use crate::principal::Scope;
 use crate::registry::{
-    AdmissionQuery, Change, Commit, Committed, Expect, InvocationsOf, NewSecret, Registry, Retention,
-    Revision, SecretOwner, ServerQuery,
+    AdmissionQuery, Change, CodeToolQuery, Commit, Committed, Expect, InvocationsOf, NewSecret, Registry,
+    Retention, Revision, RunAdmissionQuery, SecretOwner, ServerQuery,
 };
 use crate::secret::SecretText;
 use crate::server::{ServerRecord, ServerStatus, Visibility};
@@ -149,6 +150,7 @@ impl Plan {
 struct History {
     numbers: Numbers,
     servers: Vec<ServerRecord>,
+    code_tools: Vec<CodeToolRecord>,
     grants: Vec<Grant>,
     tokens: Vec<TokenRecord>,
     approvals: Vec<Approval>,
@@ -161,6 +163,7 @@ impl History {
         Self {
             numbers: Numbers(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15)),
             servers: Vec::new(),
+            code_tools: Vec::new(),
             grants: Vec::new(),
             tokens: Vec::new(),
             approvals: Vec::new(),
@@ -216,7 +219,7 @@ impl History {
     fn change(&mut self, target: &ServerRecord) -> Box<dyn Fn() -> Change> {
         let id = target.id.clone();
         let at = now();
-        match self.numbers.below(20) {
+        match self.numbers.below(25) {
             0 | 1 => self.registration(),
             2 | 3 => self.update(target.clone()),
             4 if self.numbers.one_in(3) => Box::new(move || Change::RemoveServer { id: id.clone() }),
@@ -262,6 +265,9 @@ impl History {
             14 => self.token(),
             15 | 16 => self.approval(id),
             17 | 18 => self.call(target),
+            19 | 20 => self.code_tool(),
+            21 | 22 => self.code_tool_change(),
+            23 => self.code_tool_grant(),
             _ => self.housekeeping(),
         }
     }
@@ -283,6 +289,61 @@ impl History {
                 value: SecretText::new("value"),
             }],
         })
+    }
+
+    /// A version of one of two families.
+    fn code_tool(&mut self) -> Box<dyn Fn() -> Change> {
+        let mut record = code_tool(
+            self.numbers.pick(&["alpha", "beta"]),
+            self.numbers
+                .pick(&["1.0.0", "1.0.0+build", "1.10.0-rc.1", "1.9.0"]),
+        );
+        record.project = project(self.numbers.pick(&PROJECTS));
+        record.owner = subject(self.numbers.pick(&PEOPLE));
+        record.visibility = self
+            .numbers
+            .pick(&[Visibility::User, Visibility::Project, Visibility::Public]);
+        self.code_tools.push(record.clone());
+        Box::new(move || Change::RegisterCodeTool {
+            record: Box::new(record.clone()),
+            secrets: Vec::new(),
+        })
+    }
+
+    /// A version of the history, or one that is absent.
+    fn known_code_tool(&mut self) -> CodeToolRecord {
+        if self.code_tools.is_empty() || self.numbers.one_in(10) {
+            return code_tool("absent", "1");
+        }
+        self.numbers.pick(&self.code_tools)
+    }
+
+    fn code_tool_change(&mut self) -> Box<dyn Fn() -> Change> {
+        let mut record = self.known_code_tool();
+        if self.numbers.one_in(4) {
+            return Box::new(move || Change::RecordInspection {
+                tool: record.id.clone(),
+            });
+        }
+        record.definition.description = format!("step {}", self.steps);
+        record.status = self.numbers.pick(&CodeToolStatus::ALL);
+        record.visibility = self.numbers.pick(&[Visibility::Project, Visibility::Public]);
+        record.updated_at = now();
+        Box::new(move || Change::UpdateCodeTool {
+            record: Box::new(record.clone()),
+        })
+    }
+
+    fn code_tool_grant(&mut self) -> Box<dyn Fn() -> Change> {
+        let tool = self.known_code_tool();
+        let place = project(self.numbers.pick(&PROJECTS));
+        let mut given = grant(&ServerId::new(), &place, self.numbers.pick(&PEOPLE));
+        given.tools = GrantedTools::Family {
+            project: tool.project,
+            family: tool.definition.family,
+        };
+        self.grants.push(given.clone());
+        Box::new(move || Change::CreateGrant { grant: given.clone() })
     }
 
     fn update(&mut self, mut record: ServerRecord) -> Box<dyn Fn() -> Change> {
@@ -503,6 +564,29 @@ impl History {
                     );
                 }
             }
+        }
+        let listed = registry
+            .code_tools(&CodeToolQuery::default(), &page)
+            .await
+            .unwrap();
+        line("code tools", &listed);
+        for record in &self.code_tools {
+            let read = registry.code_tool(&record.id).await.unwrap();
+            line("code tool", &serde_json::to_string(&read).unwrap());
+            let query = RunAdmissionQuery {
+                tool: record.id.clone(),
+                subject: subject("ada"),
+                project: project("guest"),
+                approval: self.approvals.last().map(|approval| approval.id.clone()),
+            };
+            let Some(facts) = registry.run_admission(&query).await.unwrap() else {
+                continue;
+            };
+            let mut grants: Vec<_> = facts.grants.iter().map(|grant| grant.id.clone()).collect();
+            grants.sort();
+            let mut expect = facts.expect.0;
+            expect.sort();
+            line("run facts", &(grants, facts.approval, expect));
         }
         for place in PROJECTS {
             line("grants", &registry.grants(&project(place), &page).await.unwrap());
