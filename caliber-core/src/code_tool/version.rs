@@ -37,9 +37,8 @@ impl ToolVersion {
     /// ```
     /// use caliber_core::code_tool::ToolVersion;
     ///
-    /// let key = |text: &str| text.parse::<ToolVersion>().map(|version| version.sort_key());
     /// # fn main() -> caliber_core::Result<()> {
-    /// # let key = |text: &str| text.parse::<ToolVersion>().map(|version| version.sort_key());
+    /// let key = |text: &str| text.parse::<ToolVersion>().map(|version| version.sort_key());
     /// assert!(key("1.9.0")? < key("1.10.0-rc.1")? && key("1.10.0-rc.1")? < key("1.10.0")?);
     /// assert_eq!(key("1.0.0+linux")?, key("1")?);
     /// # Ok(())

@@ -147,6 +147,7 @@ async fn a_database_from_before_code_tools_keeps_what_it_holds() {
     };
     let request = Change::CreateApproval {
         approval: Box::new(approval.clone()),
+        limit: 10,
     };
     commit(&store, request).await.unwrap();
     let call = invocation(&record, &"echo".parse().unwrap());
