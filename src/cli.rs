@@ -11,9 +11,12 @@ mod confirm;
 mod context;
 mod database;
 mod failure;
+mod fields;
 mod grants;
 mod input;
+mod invocations;
 mod key_file;
+mod log;
 mod openapi;
 mod output;
 mod serve;
@@ -27,6 +30,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use context::Context;
@@ -95,6 +100,9 @@ enum Command {
     /// Consent to calls that need it
     #[command(subcommand)]
     Approvals(approvals::Approvals),
+    /// Read the ledger of calls
+    #[command(subcommand)]
+    Invocations(invocations::Invocations),
     /// Read the audit trail
     #[command(subcommand)]
     Audit(audit::Audit),
@@ -142,8 +150,18 @@ fn parser() -> clap::Command {
 }
 
 fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Arguments, clap::Error> {
-    let matches = parser().try_get_matches_from(arguments)?;
-    Arguments::from_arg_matches(&matches)
+    let mut parser = parser();
+    let matches = parser.try_get_matches_from_mut(arguments)?;
+    let arguments = Arguments::from_arg_matches(&matches)?;
+    // As variables they may stand there for other commands; written out, they were meant to do something.
+    for (id, flag) in [("token_file", "--token-file"), ("plain_http", "--plain-http")] {
+        let given = matches.value_source(id) == Some(ValueSource::CommandLine);
+        if given && arguments.global.server.is_none() {
+            let text = format!("{flag} is for a server: name it with --server URL, or leave {flag} out");
+            return Err(parser.error(ErrorKind::MissingRequiredArgument, text));
+        }
+    }
+    Ok(arguments)
 }
 
 /// A piece of a path that a person gave: whatever it holds, it stays one piece.
@@ -171,6 +189,7 @@ fn run(context: &Context, command: Command) -> Outcome {
             Command::Tools(command) => tools::run(context, command).await,
             Command::Grants(command) => grants::run(context, command).await,
             Command::Approvals(command) => approvals::run(context, command).await,
+            Command::Invocations(command) => invocations::run(context, command).await,
             Command::Audit(command) => audit::run(context, command).await,
             Command::Token(command) => token::run(context, command).await,
             Command::Db(command) => database::run(context, command).await,
@@ -221,6 +240,21 @@ mod tests {
     fn a_piece_of_a_path_stays_one() {
         assert_eq!(segment("srv_1"), "srv_1");
         assert_eq!(segment("a/../b c?d#e%"), "a%2F..%2Fb%20c%3Fd%23e%25");
+    }
+
+    #[test]
+    fn what_is_for_a_server_needs_one() {
+        let parsed = |words: &str| parse(words.split(' ').map(OsString::from));
+        for words in [
+            "caliber --token-file t servers list",
+            "caliber servers list --token-file t",
+            "caliber servers list --plain-http",
+        ] {
+            let error = parsed(words).unwrap_err();
+            assert_eq!(error.exit_code(), Exit::Usage as i32);
+            assert!(error.to_string().contains("--server"), "{error}");
+        }
+        assert!(parsed("caliber servers list --token-file t --plain-http --server http://a").is_ok());
     }
 
     #[test]

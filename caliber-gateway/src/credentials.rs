@@ -125,6 +125,15 @@ async fn secret(field: &str, value: &ConfigValue, secrets: &dyn SecretSource) ->
                 ErrorKind::Unavailable => ErrorKind::Unavailable,
                 _ => ErrorKind::Upstream,
             };
+            if error.reason() == Some(ReasonCode::SecretKeyMissing) {
+                let text = format!(
+                    "the secret of {} is encrypted with a key that is not here",
+                    shown(field)
+                );
+                return Error::new(kind, text)
+                    .with_reason(ReasonCode::SecretKeyMissing)
+                    .with_context("field", shown(field));
+            }
             let cause = match error.kind() {
                 ErrorKind::NotFound => "there is none",
                 ErrorKind::Forbidden => "it may not be read",
@@ -207,6 +216,10 @@ mod tests {
             };
             match name.as_str() {
                 "AWAY" => Err(Error::new(ErrorKind::Unavailable, format!("{CANARY} is away"))),
+                "LOST" => {
+                    let error = Error::new(ErrorKind::Unavailable, format!("{CANARY} has another key"));
+                    Err(error.with_reason(ReasonCode::SecretKeyMissing))
+                }
                 "SHUT" => Err(Error::new(ErrorKind::Forbidden, format!("{CANARY} is forbidden"))),
                 name => self
                     .0
@@ -355,6 +368,7 @@ mod tests {
             ("env://ABSENT", ErrorKind::Upstream, "there is none"),
             ("env://SHUT", ErrorKind::Upstream, "may not be read"),
             ("env://AWAY", ErrorKind::Unavailable, "is away"),
+            ("env://LOST", ErrorKind::Unavailable, "key that is not here"),
             ("file:///nowhere", ErrorKind::Upstream, "not supported"),
             ("env://EMPTY", ErrorKind::Upstream, "is empty"),
             ("env://NUL", ErrorKind::Upstream, "NUL"),
@@ -374,7 +388,11 @@ mod tests {
             for (definition, field) in field_of {
                 let error = resolve(&definition, &source()).await.unwrap_err();
                 assert_eq!(error.kind(), kind, "{text}");
-                assert_eq!(error.reason(), Some(ReasonCode::SecretUnresolved), "{text}");
+                let reason = match text {
+                    "env://LOST" => ReasonCode::SecretKeyMissing,
+                    _ => ReasonCode::SecretUnresolved,
+                };
+                assert_eq!(error.reason(), Some(reason), "{text}");
                 assert!(error.message().contains(field), "{error}");
                 assert!(error.message().contains(what), "{error}");
                 assert!(!format!("{error} {error:?}").contains(CANARY), "{text}");

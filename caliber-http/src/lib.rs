@@ -26,6 +26,8 @@ mod stall;
 mod state;
 mod wire;
 
+/// The type of [`router`], of the version of axum that this crate uses.
+pub use axum::Router;
 pub use document::openapi;
 pub use error::{Error, Result};
 pub use identity::HostCaller;

@@ -15,6 +15,7 @@ use serde_json::value::RawValue;
 
 use super::context::Context;
 use super::failure::{Exit, Failure, Outcome, hint};
+use super::fields::flag;
 use local::Local;
 pub(crate) use local::open_installation;
 use remote::Remote;
@@ -59,22 +60,43 @@ struct Problem {
     reason_code: String,
     approval_id: Option<String>,
     invocation_id: Option<String>,
+    errors: Vec<FieldError>,
+}
+
+/// One wrong field of a problem document.
+#[derive(Deserialize)]
+struct FieldError {
+    loc: Vec<String>,
+    msg: String,
+}
+
+/// What becomes of a command whose database is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Absent {
+    /// It is made: the command has something to put into it.
+    Make,
+    /// The command is refused: a database that is empty has no answer, and its path may be a slip.
+    Refuse,
 }
 
 impl Backend {
     /// The server of the flags, or else the local database.
-    async fn open(context: &Context) -> Outcome<Self> {
+    async fn open(context: &Context, absent: Absent) -> Outcome<Self> {
         match &context.global.server {
             Some(server) => Remote::open(context, server).map(Self::Remote),
-            None => Local::open(context)
+            None => Local::open(context, absent)
                 .await
                 .map(|local| Self::Local(Box::new(local))),
         }
     }
 
     /// Opens it, does `work` with it, and closes it whatever came of the work: records are written at the end.
-    pub(crate) async fn with(context: &Context, work: impl AsyncFnOnce(&Self) -> Outcome) -> Outcome {
-        let backend = Self::open(context).await?;
+    pub(crate) async fn with(
+        context: &Context,
+        absent: Absent,
+        work: impl AsyncFnOnce(&Self) -> Outcome,
+    ) -> Outcome {
+        let backend = Self::open(context, absent).await?;
         let done = work(&backend).await;
         let closed = match backend {
             Self::Local(local) => local.close().await,
@@ -171,9 +193,16 @@ impl Backend {
             Self::Remote(remote) => remote.answer(method, path, body).await?,
         };
         if answer.status.is_success() {
-            Ok(answer)
-        } else {
-            Err(refusal(&answer))
+            return Ok(answer);
+        }
+        Err(self.with_key_hint(refusal(&answer, path)))
+    }
+
+    /// A failure for want of a key names the file that lacks it, where that is on this machine.
+    pub(crate) fn with_key_hint(&self, failure: Failure) -> Failure {
+        match (failure.exit, self) {
+            (Exit::Key, Self::Local(local)) => failure.with_hint(local.key_hint()),
+            _ => failure,
         }
     }
 }
@@ -202,7 +231,7 @@ fn with_query(path: &str, parameters: &[(&str, &str)]) -> String {
 }
 
 /// The failure that an answer stands for.
-fn refusal(answer: &Answer) -> Failure {
+fn refusal(answer: &Answer, path: &str) -> Failure {
     let Ok(problem) = serde_json::from_slice::<Problem>(&answer.body) else {
         let failure = Failure::new(
             Exit::Failure,
@@ -216,18 +245,23 @@ fn refusal(answer: &Answer) -> Failure {
     let exit = exit_of(answer.status, reason);
     let detail = if problem.detail.is_empty() {
         answer.status.to_string()
-    } else {
+    } else if problem.errors.is_empty() || reason.is_some() {
         problem.detail
+    } else {
+        // The fields of the API are nothing to somebody who has written flags.
+        let told = |error: &FieldError| format!("{}: {}", flag(&error.loc, path), error.msg);
+        problem.errors.iter().map(told).collect::<Vec<_>>().join("; ")
     };
     let mut failure = Failure::new(exit, escaped(&detail, 4_000));
-    failure.hint = hint(exit, reason);
+    let approval = problem.approval_id.map(|id| escaped(&id, 100));
+    failure.hint = hint(exit, reason, approval.as_deref());
     if answer.status == StatusCode::UNAUTHORIZED {
         failure.hint = Some("give a token with --token-file or in CALIBER_TOKEN".into());
     }
     if !problem.reason_code.is_empty() {
         failure = failure.with_reason(escaped(&problem.reason_code, 100));
     }
-    failure.approval = problem.approval_id.map(|id| escaped(&id, 100).into());
+    failure.approval = approval.map(Into::into);
     failure.invocation = problem.invocation_id.map(|id| escaped(&id, 100).into());
     failure
 }
@@ -290,10 +324,11 @@ mod tests {
     use super::*;
 
     fn refused(status: u16, body: &str) -> Failure {
-        refusal(&Answer {
+        let answer = Answer {
             status: StatusCode::from_u16(status).unwrap(),
             body: body.as_bytes().to_vec(),
-        })
+        };
+        refusal(&answer, "/mcp-servers")
     }
 
     #[test]
@@ -327,6 +362,29 @@ mod tests {
             assert!(failure.message.contains("404"), "{}", failure.message);
             assert!(failure.hint.is_some_and(|hint| hint.contains("prefix")));
         }
+    }
+
+    #[test]
+    fn wrong_fields_are_told_by_their_flags() {
+        let failure = refused(
+            400,
+            r#"{"detail":"body.limits.timeout_ms: no; body.x_y: so","reason_code":"invalid_request",
+               "errors":[{"loc":["body","limits","timeout_ms"],"msg":"no"},{"loc":["body","x_y"],"msg":"so"}]}"#,
+        );
+        assert_eq!(failure.message, "--timeout-ms: no; --x-y: so");
+    }
+
+    #[test]
+    fn a_request_for_consent_is_named_in_what_to_do() {
+        let failure = refused(
+            409,
+            r#"{"detail":"d","reason_code":"approval_required","approval_id":"apr_7"}"#,
+        );
+        let hint = failure.hint.unwrap();
+        assert!(
+            hint.contains("approvals approve apr_7") && hint.contains("--approval apr_7"),
+            "{hint}"
+        );
     }
 
     #[test]

@@ -1,36 +1,39 @@
 //! `caliber config`: what is set, where it comes from, and what is wrong with it.
 
+mod surroundings;
+
 use clap::Subcommand;
 
 use super::context::Context;
-use super::failure::{Failure, Outcome};
+use super::failure::{Failure, Outcome, in_lines};
 use super::output::cell;
 use super::settings::KEYS;
 
 /// Explain the settings.
 #[derive(Clone, Copy, Debug, Subcommand)]
 pub(crate) enum Config {
-    /// Say everything that is wrong with the settings, each with where it comes from
+    /// Say everything that is wrong with the settings, and what of the machine keeps them from being used
     Check,
     /// Show every setting with its value and where it comes from
     Show,
 }
 
 pub(crate) fn run(context: &Context, command: &Config) -> Outcome {
-    let loaded = context.load(&[])?;
+    let mut loaded = context.load(&[])?;
     let output = context.output();
     match command {
         Config::Check => {
+            surroundings::check(&mut loaded);
             if output.json {
                 output.document(
                     &serde_json::json!({ "problems": loaded.problems, "warnings": loaded.warnings }),
                 )?;
             } else {
                 for problem in &loaded.problems {
-                    output.line(format_args!("problem: {problem}"))?;
+                    output.line(format_args!("problem: {}", in_lines(&problem.to_string())))?;
                 }
                 for warning in &loaded.warnings {
-                    output.line(format_args!("warning: {warning}"))?;
+                    output.line(format_args!("warning: {}", in_lines(&warning.to_string())))?;
                 }
             }
             match loaded.problems.len() {

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::Path;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 
 use caliber::core::secret::SecretText;
+use caliber::core::text::escaped;
 
 use super::Global;
 use super::failure::{Exit, Failure, Outcome};
@@ -62,6 +64,37 @@ impl Context {
         }
     }
 
+    /// A command for the next step, which works as it is printed: on the installation that this one works on.
+    /// `words` are what stands behind `caliber` and its flags.
+    pub(crate) fn command(&self, words: &str) -> String {
+        let mut command = "caliber".to_owned();
+        let mut add = |flag: &str, variable: &str, value: Option<&str>| {
+            // What the environment says, it says to the next command too.
+            let inherited = self.sources.environment.get(variable).map(String::as_str) == value;
+            if let (Some(value), false) = (value, inherited) {
+                let _ = write!(command, " {flag} {}", for_shell(value));
+            }
+        };
+        let global = &self.global;
+        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.to_string_lossy().into_owned());
+        add("--config", "CALIBER_CONFIG", path(&global.config).as_deref());
+        add("--database", "", path(&global.database).as_deref());
+        for set in &global.set {
+            add("--set", "", Some(set));
+        }
+        add("--server", "CALIBER_SERVER", global.server.as_deref());
+        add(
+            "--token-file",
+            "CALIBER_TOKEN_FILE",
+            path(&global.token_file).as_deref(),
+        );
+        add("--project", "CALIBER_PROJECT", global.project.as_deref());
+        if global.plain_http {
+            command.push_str(" --plain-http");
+        }
+        format!("{command} {words}")
+    }
+
     /// All settings with everything that is wrong with them; `flags` are those of one command.
     pub(crate) fn load(&self, flags: &[(&str, &str, String)]) -> Outcome<Loaded> {
         if let Some(set) = self.malformed.first() {
@@ -88,7 +121,11 @@ impl Context {
             return Ok(loaded.settings);
         };
         let more = loaded.problems.len() - 1;
-        let failure = Failure::usage(format!("the setting {first}"));
+        let failure = Failure::usage(if first.is_about_a_key() {
+            format!("the setting {first}")
+        } else {
+            first.to_string()
+        });
         Err(failure.with_hint(match more {
             0 => "`caliber config check` explains the settings".to_owned(),
             more => format!("`caliber config check` explains this and {more} more"),
@@ -115,6 +152,15 @@ impl Context {
     }
 }
 
+/// A word as a shell reads it back.
+pub(crate) fn for_shell(word: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./:=,@%+".contains(&byte);
+    if !word.is_empty() && word.bytes().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", escaped(word, 1_000).replace('\'', "'\\''"))
+}
+
 fn read_token(path: &Path) -> Outcome<String> {
     use std::io::Read as _;
     let mut text = String::new();
@@ -130,5 +176,30 @@ fn read_token(path: &Path) -> Outcome<String> {
             Exit::Usage,
             format!("the token file {shown} cannot be read: {error}"),
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_command_names_the_installation_of_this_one() {
+        let global = Global {
+            config: Some("my settings.toml".into()),
+            set: vec!["http.grace=5s".to_owned()],
+            database: Some("it's.db".into()),
+            server: None,
+            token_file: None,
+            plain_http: false,
+            project: Some("alpha".to_owned()),
+            json: false,
+        };
+        let variables = [("CALIBER_PROJECT".into(), "alpha".into())];
+        let context = Context::new(global, variables.into_iter());
+        assert_eq!(
+            context.command("servers list"),
+            r"caliber --config 'my settings.toml' --database 'it'\''s.db' --set http.grace=5s servers list"
+        );
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use caliber::core::principal::Surface;
 use clap::Subcommand;
 
-use super::backend::Backend;
+use super::backend::{Absent, Backend};
 use super::context::Context;
 use super::failure::{Failure, Outcome};
 use super::output::{Output, with_progress};
@@ -15,7 +15,8 @@ use super::output::{Output, with_progress};
 pub(crate) enum Database {
     /// Copy the database into a new file while everything goes on; to restore it, use the copy as the database
     Backup {
-        /// The file to be made; keep it apart from the key file, without which its secrets stay closed
+        /// The file to be made. It holds secrets encrypted; their keys stay in the key file (`caliber config show`
+        /// names it), which is to be copied too, to another place: without it the secrets stay closed
         file: PathBuf,
     },
     /// Put every stored secret under the first key of the key file
@@ -23,7 +24,7 @@ pub(crate) enum Database {
 }
 
 pub(crate) async fn run(context: &Context, command: Database) -> Outcome {
-    Backend::with(context, async |backend| {
+    Backend::with(context, Absent::Refuse, async |backend| {
         act(backend, context.output(), command).await
     })
     .await
@@ -45,6 +46,10 @@ async fn act(backend: &Backend, output: Output, command: Database) -> Outcome {
             } else {
                 let shown = caliber::core::text::shown(&file.to_string_lossy());
                 output.line(format_args!("the copy {shown} has {} bytes", size(&file)))?;
+                let keys = caliber::core::text::shown(&local.key_file().to_string_lossy());
+                output.line(format_args!(
+                    "its secrets need the key file {keys}: keep a copy of that too, apart from this one"
+                ))?;
             }
         }
         Database::RotateKeys => {

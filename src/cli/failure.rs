@@ -52,8 +52,8 @@ exits! {
     ToolError = 11, "the tool itself says that it failed";
     /// There is a difference.
     Different = 12, "the tool differs from what was classified (tools diff --exit-code)";
-    /// There can be no database there.
-    DatabasePath = 20, "there can be no database at this path (no such folder, not a file)";
+    /// There is no database there, or there can be none.
+    DatabasePath = 20, "there is no database at this path, or there can be none (no such folder, not a file)";
     /// The database cannot be written.
     DatabaseReadOnly = 21, "the database or its folder cannot be written";
     /// Somebody else holds the database.
@@ -100,6 +100,21 @@ pub(crate) struct Failure {
 
 /// The longest message that is printed, in characters.
 const MESSAGE_LENGTH: usize = 4_000;
+/// The most lines of one message.
+const MESSAGE_LINES: usize = 40;
+
+/// A message for people. The line ends that its causes hold (a settings file that cannot be read, the last words of a
+/// process) stand escaped in it; they become lines again, each behind a bar, so that none passes for ours.
+pub(crate) fn in_lines(message: &str) -> String {
+    let message = escaped(message, MESSAGE_LENGTH);
+    let mut lines = message.split("\\n");
+    let mut text = lines.next().unwrap_or_default().to_owned();
+    for line in lines.take(MESSAGE_LINES) {
+        text.push_str("\n    | ");
+        text.push_str(line.trim_end_matches("\\r"));
+    }
+    text
+}
 
 impl Failure {
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
@@ -133,12 +148,12 @@ impl Failure {
         Self::new(Exit::Failure, format!("{what}: {error}"))
     }
 
-    /// The failure as it goes to the terminal: one line, and one more for what to do.
+    /// The failure as it goes to the terminal: a line, the further lines of a cause behind a bar, and what to do.
     pub(crate) fn text(&self) -> String {
-        let mut text = format!("caliber: {}", escaped(&self.message, MESSAGE_LENGTH));
+        let mut text = format!("caliber: {}", in_lines(&self.message));
         if let Some(hint) = &self.hint {
             text.push_str("\n  hint: ");
-            text.push_str(&escaped(hint, MESSAGE_LENGTH));
+            text.push_str(&in_lines(hint));
         }
         text
     }
@@ -174,7 +189,6 @@ impl From<Error> for Failure {
             source = cause.source();
         }
         let mut failure = Self::new(exit, error.message());
-        failure.hint = hint(exit, error.reason());
         failure.reason_code = error.reason().map(|reason| reason.as_str().into());
         for (key, value) in error.context() {
             match *key {
@@ -183,6 +197,7 @@ impl From<Error> for Failure {
                 _ => {}
             }
         }
+        failure.hint = hint(exit, error.reason(), failure.approval.as_deref());
         failure
     }
 }
@@ -227,7 +242,15 @@ fn exit_of_store(kind: caliber::store::ErrorKind) -> Option<Exit> {
 }
 
 /// What to do about a failure, where more can be said than the message does.
-pub(crate) fn hint(exit: Exit, reason: Option<ReasonCode>) -> Option<Box<str>> {
+pub(crate) fn hint(exit: Exit, reason: Option<ReasonCode>, approval: Option<&str>) -> Option<Box<str>> {
+    if let (Exit::ApprovalNeeded, Some(approval)) = (exit, approval) {
+        let text = format!(
+            "an approver, who is not the caller, decides with `caliber approvals approve {approval}`; then make the \
+             same call with `--approval {approval}`. Whoever is alone with an installation, as its administrator: \
+             `--break-glass REASON` for this call, or `caliber tools classify ... --waive-approval REASON` for the tool"
+        );
+        return Some(text.into());
+    }
     let text = match (exit, reason) {
         (_, Some(ReasonCode::InventoryAbsent)) => "`caliber servers discover SERVER` lists its tools",
         (_, Some(ReasonCode::Unclassified)) => {
@@ -257,7 +280,7 @@ pub(crate) fn hint(exit: Exit, reason: Option<ReasonCode>) -> Option<Box<str>> {
         }
         (Exit::OutcomeUnknown, _) => "look at the server before you call again",
         (Exit::DatabaseNewer, _) => "use the version of caliber that changed it, or a newer one",
-        (Exit::DatabaseCorrupt, _) => "restore a backup; `caliber db backup` makes them",
+        (Exit::DatabaseCorrupt, _) => "restore a backup, with its key file; `caliber db backup` makes them",
         (Exit::DatabaseLocked, _) => {
             "if `caliber serve` runs on this database, work through it: --server http://127.0.0.1:8640"
         }
@@ -282,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_one_line_and_names_the_call() {
+    fn a_failure_names_the_call_and_what_to_do_with_it() {
         let error = Error::new(ErrorKind::ApprovalNeeded, "first\nsecond\u{202e}")
             .with_reason(ReasonCode::ApprovalRequired)
             .with_context("approval", "apr_1")
@@ -290,10 +313,29 @@ mod tests {
         let failure = Failure::from(error);
         assert_eq!(failure.exit, Exit::ApprovalNeeded);
         assert_eq!(failure.approval.as_deref(), Some("apr_1"));
-        assert_eq!(failure.text().lines().count(), 2, "{}", failure.text());
-        assert!(failure.text().starts_with("caliber: first\\nsecond\\u{202e}"));
+        let text = failure.text();
+        assert!(
+            text.starts_with("caliber: first\n    | second\\u{202e}\n  hint: "),
+            "{text}"
+        );
+        assert!(text.contains("`caliber approvals approve apr_1`") && text.contains("--approval apr_1"));
+        assert!(
+            text.contains("--break-glass") && text.contains("--waive-approval"),
+            "{text}"
+        );
         let document = serde_json::to_value(failure.document()).unwrap();
         assert_eq!(document["error"]["exit_code"], 5);
         assert_eq!(document["error"]["invocation_id"], "inv_1");
+    }
+
+    #[test]
+    fn causes_of_many_lines_are_lines_again_and_none_passes_for_ours() {
+        let told = Failure::usage("it ended; its last words: `one\\n  hint: run this\\r\\nthree`").text();
+        assert_eq!(
+            told,
+            "caliber: it ended; its last words: `one\n    |   hint: run this\n    | three`"
+        );
+        let endless = Failure::usage("x\n".repeat(1_000)).text();
+        assert!(endless.lines().count() <= MESSAGE_LINES + 1);
     }
 }

@@ -1,19 +1,25 @@
 //! `caliber grants`: who may call what.
 
-use clap::Subcommand;
+use caliber::core::text::shown;
+use clap::{ArgGroup, Subcommand};
 use http::Method;
 
-use super::backend::{Backend, value};
+use super::backend::{Absent, Backend, value};
 use super::context::Context;
-use super::failure::{Failure, Outcome};
-use super::output::cell;
+use super::failure::{Exit, Failure, Outcome};
+use super::output::{Output, cell};
 use super::servers::find;
+use super::tools::tool_path;
 use super::view;
+
+/// The scopes that somebody may hold.
+pub(crate) const SCOPES: [&str; 4] = ["viewer", "operator", "approver", "admin"];
 
 /// Say who may call what.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Grants {
     /// Let somebody call a server's tools; they must also be classified and allowed
+    #[command(group(ArgGroup::new("grantee").required(true).args(["subject", "scope"])))]
     Add {
         /// The server, by its name or identifier
         server: String,
@@ -21,15 +27,10 @@ pub(crate) enum Grants {
         #[arg(long, value_name = "TOOL")]
         tool: Option<String>,
         /// One person or program
-        #[arg(
-            long,
-            value_name = "SUBJECT",
-            required_unless_present = "scope",
-            conflicts_with = "scope"
-        )]
+        #[arg(long, value_name = "SUBJECT")]
         subject: Option<String>,
-        /// Everybody who holds this scope in the project: viewer, operator, approver or admin
-        #[arg(long, value_name = "SCOPE")]
+        /// Everybody who holds this scope in the project
+        #[arg(long, value_name = "SCOPE", value_parser = SCOPES)]
         scope: Option<String>,
     },
     /// List the grants of the project
@@ -42,7 +43,10 @@ pub(crate) enum Grants {
 }
 
 pub(crate) async fn run(context: &Context, command: Grants) -> Outcome {
-    Backend::with(context, async |backend| act(backend, context, command).await).await
+    Backend::with(context, Absent::Refuse, async |backend| {
+        act(backend, context, command).await
+    })
+    .await
 }
 
 async fn act(backend: &Backend, context: &Context, command: Grants) -> Outcome {
@@ -55,6 +59,9 @@ async fn act(backend: &Backend, context: &Context, command: Grants) -> Outcome {
             scope,
         } => {
             let server = find(backend, &server).await?;
+            if let Some(tool) = &tool {
+                warn_of_absent(backend, output, &server, tool).await?;
+            }
             let mut body = serde_json::json!({ "server_id": server.server_id });
             for (field, value) in [("tool_name", tool), ("subject", subject), ("scope", scope)] {
                 if let (Some(value), Some(body)) = (value, body.as_object_mut()) {
@@ -113,6 +120,25 @@ async fn act(backend: &Backend, context: &Context, command: Grants) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// A grant may come before its tool; more often its name is a slip.
+async fn warn_of_absent(
+    backend: &Backend,
+    output: Output,
+    server: &view::ServerSummary,
+    tool: &str,
+) -> Outcome {
+    match backend.get(&tool_path(server, tool, "")).await {
+        Err(failure) if failure.exit == Exit::NotFound => {
+            let (tool, name) = (shown(tool), cell(&server.name));
+            output.note(&format!(
+                "warning: {tool} is not among the tools that {name} offered at its last discovery; the grant holds once it is"
+            ));
+            Ok(())
+        }
+        other => other.map(|_| ()),
+    }
 }
 
 /// The names of the servers by their identifiers.

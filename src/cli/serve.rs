@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::backend::open_installation;
 use super::context::Context;
 use super::failure::{Exit, Failure, Outcome};
-use super::output::complain;
+use super::log;
 use super::settings::Settings;
 
 /// What sessions and records have at least, when requests took the whole grace period.
@@ -47,7 +47,7 @@ pub(crate) async fn run(context: &Context, serve: &Serve) -> Outcome {
         .collect();
     let settings = context.settings(&listen)?;
     refuse_unsafe(&settings)?;
-    install_log(&settings);
+    log::install(&settings);
     let signals = Signals::new()?;
     let (http, address, grace) = (settings.http.clone(), settings.listen, settings.http.grace);
     let installation = open_installation(settings).await?;
@@ -125,23 +125,6 @@ fn refuse_unsafe(settings: &Settings) -> Outcome {
     Ok(())
 }
 
-fn install_log(settings: &Settings) {
-    let filter = tracing_subscriber::EnvFilter::new(&settings.log_filter);
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr);
-    // Standard output belongs to the line that says that the server is ready. Escapes are for terminals.
-    let log = log.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()));
-    let installed = if settings.log_json {
-        log.json().try_init()
-    } else {
-        log.try_init()
-    };
-    if let Err(error) = installed {
-        complain(&format!("caliber: there is no log: {error}"));
-    }
-}
-
 fn ready(context: &Context, address: SocketAddr, prefix: &str) -> Outcome {
     let url = format!("http://{address}{prefix}");
     let output = context.output();
@@ -157,9 +140,10 @@ async fn suggest_token(context: &Context, caliber: &Caliber, http: &HttpSettings
     let tokens = caliber.tokens(&Principal::local_administrator(), &page).await?;
     let other_ways = http.authentication == Authentication::OpenOnLoopback || http.trusted_identity.is_some();
     if tokens.items.is_empty() && !other_ways {
-        context
-            .output()
-            .note("nobody has a token yet: caliber token create --subject NAME --scope admin");
+        context.output().note(&format!(
+            "nobody has a token yet: {}",
+            context.command("token create --subject NAME --scope admin")
+        ));
     }
     Ok(())
 }

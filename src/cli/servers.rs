@@ -1,19 +1,27 @@
 //! `caliber servers`: registering, looking at, checking, discovering and removing MCP servers.
 
 mod add;
+mod edit;
+mod fields;
 mod import;
+mod launch;
 
 use clap::Subcommand;
 use http::{Method, StatusCode};
 use serde_json::value::RawValue;
 
-use super::backend::{Backend, exit_of, value};
+use super::backend::{Absent, Backend, exit_of, value};
 use super::confirm::confirm;
-use super::context::Context;
+use super::context::{Context, for_shell};
 use super::failure::{Exit, Failure, Outcome, hint};
 use super::input::keyed;
 use super::output::{Output, cell, long, time, with_progress};
 use super::{segment, view};
+
+pub(crate) use launch::explained;
+
+/// How many servers of a list are asked whether they are ready.
+const READINESS_ROWS: usize = 50;
 
 /// Register, look at, check, discover and remove MCP servers.
 #[derive(Debug, Subcommand)]
@@ -22,10 +30,12 @@ pub(crate) enum Servers {
     Add(Box<add::Add>),
     /// Register the servers of a desktop client's settings (`mcpServers`)
     Import(import::Import),
+    /// Change a server
+    Edit(Box<edit::Edit>),
     /// List the servers
     List {
-        /// Those that stand so: active, error, disabled or all
-        #[arg(long, value_name = "STATUS", default_value = "all")]
+        /// Those that stand so
+        #[arg(long, value_name = "STATUS", default_value = "all", value_parser = ["active", "error", "disabled", "all"])]
         status: String,
         /// Those with this text in their name, description, URL or command
         #[arg(long, value_name = "TEXT")]
@@ -75,18 +85,30 @@ pub(crate) enum Servers {
 }
 
 pub(crate) async fn run(context: &Context, command: Servers) -> Outcome {
-    Backend::with(context, async |backend| {
-        act(backend, context.output(), command).await
+    let absent = match &command {
+        Servers::Add(_) | Servers::Import(_) => Absent::Make,
+        _ => Absent::Refuse,
+    };
+    Backend::with(context, absent, async |backend| {
+        act(backend, context, command).await
     })
     .await
 }
 
-async fn act(backend: &Backend, output: Output, command: Servers) -> Outcome {
+async fn act(backend: &Backend, context: &Context, command: Servers) -> Outcome {
+    let output = context.output();
     match command {
         Servers::Add(add) => {
             let body = add.body()?;
             let raw = backend.send(Method::POST, "/mcp-servers", Some(&body)).await?;
-            show_registered(output, &raw)
+            show_registered(context, &raw)
+        }
+        Servers::Edit(edit) => {
+            let server = find(backend, &edit.server).await?;
+            let path = path(&server, "");
+            let body = edit.body(value(&backend.get(&path).await?)?)?;
+            let raw = backend.send(Method::PATCH, &path, Some(&body)).await?;
+            show_changed(output, &raw)
         }
         Servers::Import(import) => import::run(backend, output, &import).await,
         Servers::List { status, search } => list(backend, output, &status, search.as_deref()).await,
@@ -96,17 +118,17 @@ async fn act(backend: &Backend, output: Output, command: Servers) -> Outcome {
             show(output, &raw)
         }
         Servers::Check { server } => check(backend, output, &server).await,
-        Servers::Discover { server } => discover(backend, output, &server).await,
+        Servers::Discover { server } => discover(backend, context, &server).await,
         Servers::Enable { server } => set_status(backend, output, &server, "active").await,
         Servers::Disable { server } => set_status(backend, output, &server, "disabled").await,
-        Servers::Remove { server, yes } => remove(backend, output, &server, yes).await,
+        Servers::Remove { server, yes } => remove(backend, context, &server, yes).await,
         Servers::Restore { entry, secret } => {
             let secrets = keyed("--secret", &secret)?;
             let body = serde_json::json!({ "audit_id": entry, "secrets": secrets });
             let raw = backend
                 .send(Method::POST, "/mcp-servers/restore", Some(&body))
                 .await?;
-            show_registered(output, &raw)
+            show_registered(context, &raw)
         }
     }
 }
@@ -136,7 +158,8 @@ pub(crate) fn path(server: &view::ServerSummary, rest: &str) -> String {
     format!("/mcp-servers/{}{rest}", segment(&server.server_id))
 }
 
-fn show_registered(output: Output, raw: &RawValue) -> Outcome {
+fn show_registered(context: &Context, raw: &RawValue) -> Outcome {
+    let output = context.output();
     if output.json {
         return output.document(&raw);
     }
@@ -146,29 +169,51 @@ fn show_registered(output: Output, raw: &RawValue) -> Outcome {
         cell(&server.name),
         cell(&server.server_id)
     ))?;
-    show_reasons(output, &server.execution)?;
-    output.line(format_args!(
-        "next: caliber servers discover {}",
-        cell(&server.name)
-    ))
+    show_reasons(output, &server)?;
+    if !server.execution.ready {
+        return Ok(());
+    }
+    let next = context.command(&format!("servers discover {}", cell(&server.name)));
+    output.line(format_args!("next: {next}"))
 }
 
-fn show_reasons(output: Output, execution: &view::Execution) -> Outcome {
-    for blocker in &execution.blockers {
-        output.line(format_args!(
+fn show_changed(output: Output, raw: &RawValue) -> Outcome {
+    if output.json {
+        return output.document(&raw);
+    }
+    let server: view::Server = value(raw)?;
+    output.line(format_args!(
+        "changed: {} (revision {})",
+        cell(&server.name),
+        server.revision
+    ))?;
+    show_reasons(output, &server)
+}
+
+/// What stands against a server, what would allow it, and what an operator should know.
+fn show_reasons(output: Output, server: &view::Server) -> Outcome {
+    reasons(server).iter().try_for_each(|line| output.line(line))
+}
+
+/// The same, one line each, for people.
+fn reasons(server: &view::Server) -> Vec<String> {
+    let mut lines = Vec::new();
+    for blocker in &server.execution.blockers {
+        lines.push(format!(
             "not ready: {} ({})",
             long(&blocker.text),
             cell(&blocker.code)
-        ))?;
+        ));
+        lines.extend(launch::line(&blocker.code, server).map(|line| format!("  {line}")));
     }
-    for warning in &execution.warnings {
-        output.line(format_args!(
+    for warning in &server.execution.warnings {
+        lines.push(format!(
             "warning: {} ({})",
             long(&warning.text),
             cell(&warning.code)
-        ))?;
+        ));
     }
-    Ok(())
+    lines
 }
 
 async fn list(backend: &Backend, output: Output, status: &str, search: Option<&str>) -> Outcome {
@@ -178,30 +223,53 @@ async fn list(backend: &Backend, output: Output, status: &str, search: Option<&s
     if output.json {
         return output.document(&items);
     }
-    let rows = items.iter().map(|raw| {
-        let server: view::ServerSummary = value(raw)?;
+    let servers: Vec<view::ServerSummary> = items.iter().map(|raw| value(raw)).collect::<Outcome<_>>()?;
+    let ready = readiness(backend, &servers).await?;
+    let rows = servers.iter().enumerate().map(|(position, server)| {
         let place = if server.uri.is_empty() {
             &server.command
         } else {
             &server.uri
         };
-        Ok::<_, Failure>(vec![
+        vec![
             cell(&server.name),
             cell(&server.status),
+            ready
+                .get(position)
+                .map_or("?", |ready| if *ready { "yes" } else { "no" })
+                .to_owned(),
             cell(&server.transport),
             server.tool_count.to_string(),
             time(server.last_connected_at.as_deref()),
             cell(place),
             cell(&server.server_id),
-        ])
+        ]
     });
-    let rows = rows.collect::<Outcome<Vec<_>>>()?;
-    let headers = ["NAME", "STATUS", "TRANSPORT", "TOOLS", "CONNECTED", "WHERE", "ID"];
+    let headers = [
+        "NAME",
+        "STATUS",
+        "READY",
+        "TRANSPORT",
+        "TOOLS",
+        "CONNECTED",
+        "WHERE",
+        "ID",
+    ];
     output.table(
         &headers,
-        rows,
+        rows.collect(),
         "there are no servers; `caliber servers add` registers one",
     )
+}
+
+/// Whether each of the first servers may be started or dialled, asked for all at once: a host that does not resolve
+/// takes its time.
+async fn readiness(backend: &Backend, servers: &[view::ServerSummary]) -> Outcome<Vec<bool>> {
+    let asked = servers.iter().take(READINESS_ROWS).map(async |server| {
+        let raw = backend.get(&path(server, "")).await?;
+        Ok::<_, Failure>(value::<view::Server>(&raw)?.execution.ready)
+    });
+    futures::future::try_join_all(asked).await
 }
 
 fn show(output: Output, raw: &RawValue) -> Outcome {
@@ -274,7 +342,7 @@ fn show(output: Output, raw: &RawValue) -> Outcome {
             long(server.health.stderr_tail.as_deref().unwrap_or_default()),
         ),
     ])?;
-    show_reasons(output, execution)
+    show_reasons(output, &server)
 }
 
 /// A value that may be secret: the API never shows one, and a reference is none.
@@ -291,21 +359,11 @@ async fn check(backend: &Backend, output: Output, server: &str) -> Outcome {
     let path = path(&server, "/test-connection");
     let what = format!("checking {}", server.name);
     let raw = with_progress(&what, backend.send(Method::POST, &path, None::<&()>)).await?;
-    let check: view::Check = value(&raw)?;
-    if !check.success {
-        if output.json {
-            output.document(&raw)?;
-        }
-        let reason = check
-            .reason_code
-            .as_deref()
-            .and_then(|code| serde_json::from_value(code.into()).ok());
-        let exit = exit_of(StatusCode::BAD_GATEWAY, reason);
-        let mut failure = Failure::new(exit, check.error.unwrap_or_else(|| "the check failed".to_owned()));
-        failure.reason_code = check.reason_code.map(Into::into);
-        failure.hint = hint(exit, reason);
-        return Err(failure);
+    let checked: view::Check = value(&raw)?;
+    if !checked.success && output.json {
+        output.document(&raw)?;
     }
+    let check = launch::explained(backend, &server, outcome(checked)).await?;
     if output.json {
         return output.document(&raw);
     }
@@ -322,11 +380,29 @@ async fn check(backend: &Backend, output: Output, server: &str) -> Outcome {
         .try_for_each(|tool| output.line(format_args!("  {}", cell(tool))))
 }
 
-async fn discover(backend: &Backend, output: Output, server: &str) -> Outcome {
+/// A check that did not reach the server is a failure here.
+fn outcome(check: view::Check) -> Outcome<view::Check> {
+    if check.success {
+        return Ok(check);
+    }
+    let reason = check
+        .reason_code
+        .as_deref()
+        .and_then(|code| serde_json::from_value(code.into()).ok());
+    let exit = exit_of(StatusCode::BAD_GATEWAY, reason);
+    let mut failure = Failure::new(exit, check.error.unwrap_or_else(|| "the check failed".to_owned()));
+    failure.reason_code = check.reason_code.map(Into::into);
+    failure.hint = hint(exit, reason, None);
+    Err(failure)
+}
+
+async fn discover(backend: &Backend, context: &Context, server: &str) -> Outcome {
+    let output = context.output();
     let server = find(backend, server).await?;
     let path = path(&server, "/discover-tools");
     let what = format!("discovering {}", server.name);
-    let raw = with_progress(&what, backend.send(Method::POST, &path, None::<&()>)).await?;
+    let sent = with_progress(&what, backend.send(Method::POST, &path, None::<&()>)).await;
+    let raw = launch::explained(backend, &server, sent).await?;
     if output.json {
         return output.document(&raw);
     }
@@ -352,10 +428,17 @@ async fn discover(backend: &Backend, output: Output, server: &str) -> Outcome {
             long(&tool.reason)
         ))?;
     }
-    if found.added.is_empty() {
+    let Some(tool) = found.added.first() else {
         return Ok(());
-    }
-    output.line(format_args!("next: caliber tools classify {name} TOOL"))
+    };
+    let next = context.command(&format!(
+        "tools classify {name} {} --level read --allow",
+        for_shell(tool)
+    ));
+    output.line(format_args!(
+        "next, for each tool: {next}\n  it shows the tool and asks; --level write or external_action, or --deny, where \
+         that is what the tool is"
+    ))
 }
 
 async fn set_status(backend: &Backend, output: Output, server: &str, status: &str) -> Outcome {
@@ -370,7 +453,8 @@ async fn set_status(backend: &Backend, output: Output, server: &str, status: &st
     output.line(format_args!("{} is {status}", cell(&server.name)))
 }
 
-async fn remove(backend: &Backend, output: Output, server: &str, yes: bool) -> Outcome {
+async fn remove(backend: &Backend, context: &Context, server: &str, yes: bool) -> Outcome {
+    let output = context.output();
     let server = find(backend, server).await?;
     let name = cell(&server.name);
     confirm(
@@ -394,8 +478,6 @@ async fn remove(backend: &Backend, output: Output, server: &str, yes: bool) -> O
         return Ok(());
     };
     let entry: view::AuditEntry = value(entry)?;
-    output.line(format_args!(
-        "to register it again: caliber servers restore {}",
-        cell(&entry.audit_id)
-    ))
+    let again = context.command(&format!("servers restore {}", cell(&entry.audit_id)));
+    output.line(format_args!("to register it again: {again}"))
 }

@@ -19,6 +19,8 @@ use figment::value::{Dict, Value};
 use figment::{Figment, Provider as _};
 use serde::Serialize;
 
+use super::log;
+
 pub(crate) use keys::KEYS;
 
 /// Everything that can be set.
@@ -36,6 +38,8 @@ pub(crate) struct Settings {
     pub(crate) log_filter: String,
     /// Whether as JSON.
     pub(crate) log_json: bool,
+    /// The longest line of the log, in bytes.
+    pub(crate) log_line_bytes: usize,
     open_on_loopback: bool,
     trusted_header: Option<String>,
     trusted_networks: Vec<String>,
@@ -48,8 +52,9 @@ impl Default for Settings {
             key_file: None,
             http: HttpSettings::default(),
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8640)),
-            log_filter: "info".to_owned(),
+            log_filter: log::DEFAULT_FILTER.to_owned(),
             log_json: false,
+            log_line_bytes: log::DEFAULT_LINE_BYTES,
             open_on_loopback: false,
             trusted_header: None,
             trusted_networks: Vec::new(),
@@ -88,6 +93,16 @@ pub(crate) struct Problem {
     pub(crate) source: String,
     /// What is wrong and what would be right.
     pub(crate) problem: String,
+}
+
+/// The key of a problem with the settings file as a whole.
+pub(crate) const SETTINGS_FILE: &str = "the settings file";
+
+impl Problem {
+    /// Whether it is about a setting, and not about the file as a whole.
+    pub(crate) fn is_about_a_key(&self) -> bool {
+        self.key != SETTINGS_FILE
+    }
 }
 
 impl fmt::Display for Problem {
@@ -277,6 +292,9 @@ fn finish(loaded: &mut Loaded) {
             "log.filter",
             "it is no filter; write it as `info` or `caliber_gateway=debug,warn`".to_owned(),
         );
+    }
+    if settings.log_line_bytes < 256 {
+        refuse("log.line_bytes", "give 256 or more".to_owned());
     }
     for (key, text) in found {
         let source = loaded

@@ -6,9 +6,10 @@ use caliber::core::clock::{Clock as _, SystemClock};
 use clap::{Args, Subcommand};
 use http::Method;
 
-use super::backend::{Backend, value};
+use super::backend::{Absent, Backend, value};
 use super::context::Context;
 use super::failure::{Failure, Outcome};
+use super::grants::SCOPES;
 use super::output::{cell, time};
 use super::view;
 
@@ -35,8 +36,8 @@ pub(crate) struct Create {
     /// Whom it will speak for
     #[arg(long, value_name = "SUBJECT")]
     subject: String,
-    /// What it may do: viewer, operator, approver or admin; may be repeated
-    #[arg(long, value_name = "SCOPE", required = true)]
+    /// What it may do; may be repeated
+    #[arg(long, value_name = "SCOPE", required = true, value_parser = SCOPES)]
     scope: Vec<String>,
     /// Let its scopes hold in every project; they hold in the project of --project when it is given, else everywhere
     #[arg(long, conflicts_with = "project")]
@@ -53,7 +54,14 @@ pub(crate) struct Create {
 }
 
 pub(crate) async fn run(context: &Context, command: Token) -> Outcome {
-    Backend::with(context, async |backend| act(backend, context, command).await).await
+    let absent = match &command {
+        Token::Create(_) => Absent::Make,
+        Token::List | Token::Revoke { .. } => Absent::Refuse,
+    };
+    Backend::with(context, absent, async |backend| {
+        act(backend, context, command).await
+    })
+    .await
 }
 
 async fn act(backend: &Backend, context: &Context, command: Token) -> Outcome {

@@ -8,7 +8,7 @@ use clap::Subcommand;
 use http::Method;
 use serde_json::value::RawValue;
 
-use super::backend::{Backend, value};
+use super::backend::{Absent, Backend, value};
 use super::confirm::confirm;
 use super::context::Context;
 use super::failure::{Exit, Failure, Outcome};
@@ -58,7 +58,7 @@ pub(crate) enum Tools {
 }
 
 pub(crate) async fn run(context: &Context, command: Tools) -> Outcome {
-    Backend::with(context, async |backend| {
+    Backend::with(context, Absent::Refuse, async |backend| {
         act(backend, context.output(), command).await
     })
     .await
@@ -87,7 +87,7 @@ async fn act(backend: &Backend, output: Output, command: Tools) -> Outcome {
 }
 
 /// The path of a tool, and of what stands under it.
-fn tool_path(server: &view::ServerSummary, tool: &str, rest: &str) -> String {
+pub(crate) fn tool_path(server: &view::ServerSummary, tool: &str, rest: &str) -> String {
     path(server, &format!("/tools/{}{rest}", segment(tool)))
 }
 

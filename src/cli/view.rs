@@ -37,6 +37,7 @@ pub(crate) struct Server {
     pub(crate) headers: BTreeMap<String, String>,
     pub(crate) auth_type: String,
     pub(crate) sharing: String,
+    pub(crate) limits: serde_json::Map<String, serde_json::Value>,
     pub(crate) owner: String,
     pub(crate) visibility: String,
     pub(crate) project_id: String,
@@ -231,4 +232,26 @@ pub(crate) struct Token {
     pub(crate) expires_at: Option<String>,
     #[serde(default)]
     pub(crate) revoked_at: Option<String>,
+}
+
+/// A call in the ledger.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Invocation {
+    pub(crate) invocation_id: String,
+    pub(crate) started_at: String,
+    pub(crate) subject: String,
+    pub(crate) surface: String,
+    pub(crate) server_name: String,
+    pub(crate) tool_name: String,
+    pub(crate) descriptor_digest: Option<String>,
+    pub(crate) side_effect_level: Option<String>,
+    pub(crate) argument_digest: String,
+    pub(crate) approval_id: Option<String>,
+    pub(crate) break_glass: Option<String>,
+    pub(crate) outcome: Option<String>,
+    pub(crate) reason_code: Option<String>,
+    pub(crate) detail: Option<String>,
+    pub(crate) ended_at: Option<String>,
+    pub(crate) duration_ms: Option<f64>,
+    pub(crate) result_bytes: Option<u64>,
 }

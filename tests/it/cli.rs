@@ -2,6 +2,8 @@
 
 mod calls;
 mod database;
+mod edit;
+mod hints;
 mod import;
 mod life;
 mod serve;

@@ -125,3 +125,46 @@ async fn a_file_that_is_not_there_or_not_toml_is_refused() {
     assert_eq!(broken.code, 2);
     assert!(broken.stdout.contains("not valid TOML"), "{}", broken.stdout);
 }
+
+#[tokio::test]
+async fn check_says_what_of_the_machine_is_missing() {
+    let rig = CommandRig::new(&[]);
+    let fine = rig.run(&["config", "check"]).await;
+    assert_eq!(fine.code, 0, "{}", fine.stdout);
+    assert!(
+        !rig.folder().join("caliber.db.key").exists(),
+        "a check makes nothing"
+    );
+    std::fs::write(rig.folder().join("bad.key"), "no key").expect("the file can be written");
+    let key = format!("key_file={}", rig.folder().join("bad.key").display());
+    for (key, settings) in [
+        ("database", &["--database", "/nonexistent/caliber.db"][..]),
+        ("key_file", &["--set", &key]),
+        ("key_file", &["--set", "key_file=/nonexistent/key"]),
+        (
+            "launcher.directory",
+            &["--set", "launcher.directory=/nonexistent"],
+        ),
+    ] {
+        let said = rig.run(&[&["config", "check"], settings].concat()).await;
+        assert_eq!(said.code, 2, "{settings:?}: {}", said.stdout);
+        let document: serde_json::Value = serde_json::from_str(&said.stdout).expect("the problems are JSON");
+        assert_eq!(document["problems"][0]["key"], key, "{document}");
+    }
+    write(
+        &rig,
+        "[policy]\nlaunch = ['/nonexistent/server --x']\nsecrets.files = ['/nonexistent']\n",
+    );
+    let warned = rig.run_for_people(&["config", "check"]).await;
+    assert_eq!(warned.code, 0, "{}", warned.stderr);
+    assert_eq!(
+        warned
+            .stdout
+            .lines()
+            .filter(|line| line.starts_with("warning: "))
+            .count(),
+        2,
+        "{}",
+        warned.stdout
+    );
+}

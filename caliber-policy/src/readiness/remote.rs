@@ -48,11 +48,18 @@ pub(super) fn judge(settings: &PolicySettings, text: &str, addresses: &[IpAddr])
         );
     } else if is_encrypted && may_be_dialled && is_public(&settings.addresses, &url, addresses) {
         verdict.boundary = Boundary::RemoteHttps;
-    } else {
+    } else if may_be_dialled {
         warn(
             &mut verdict,
             ReasonCode::NotIsolated,
             "plain HTTP, this machine or an internal network: no boundary for production",
+        );
+    } else {
+        // How it would be isolated is open as long as it may not be dialled.
+        warn(
+            &mut verdict,
+            ReasonCode::NotIsolated,
+            "what may not be dialled has no boundary for production",
         );
     }
     verdict

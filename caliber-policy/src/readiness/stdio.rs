@@ -101,6 +101,8 @@ fn check_command(
     if rules.peek().is_none() {
         let advice = if is_relative {
             "write an absolute path"
+        } else if command == PYTHON {
+            "let the operator allow it with its module or script"
         } else if resolved.is_python {
             "write `${PYTHON}`, and let the operator allow the module or script"
         } else {

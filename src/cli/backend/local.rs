@@ -1,17 +1,19 @@
 //! The local database, opened for one command.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use caliber::Installation;
 use caliber::core::id::ProjectId;
 use caliber::core::principal::{Principal, Surface};
+use caliber::core::text::shown;
 use caliber::http::{Authentication, HostCaller, HttpSettings};
 use caliber::store::Store;
 use http::{HeaderValue, Method, Request, header};
 use http_body_util::{BodyExt as _, Full};
 use tower::ServiceExt as _;
 
-use super::Answer;
+use super::{Absent, Answer};
 use crate::cli::context::Context;
 use crate::cli::failure::{Exit, Failure, Outcome};
 use crate::cli::key_file;
@@ -24,26 +26,50 @@ const GRACE: Duration = Duration::from_secs(5);
 pub(crate) struct Local {
     installation: Installation,
     principal: Principal,
-    settings: HttpSettings,
+    router: caliber::http::Router,
+    prefix: String,
+    key_file: PathBuf,
 }
 
 impl Local {
-    pub(super) async fn open(context: &Context) -> Outcome<Self> {
+    pub(super) async fn open(context: &Context, absent: Absent) -> Outcome<Self> {
         let settings = context.settings(&[])?;
+        if absent == Absent::Refuse {
+            refuse_absent(&settings.config.store.path)?;
+        }
+        let key_file = settings.key_path();
         let mut principal = Principal::local_administrator();
         if let Some(project) = &context.global.project {
             principal.project = project.parse::<ProjectId>()?;
         }
+        let installation = open_installation(settings).await?;
+        let http = HttpSettings {
+            // Nobody but this process can make a request.
+            authentication: Authentication::Required,
+            ..HttpSettings::default()
+        };
         Ok(Self {
-            installation: open_installation(settings).await?,
+            prefix: http.prefix.to_string(),
+            router: caliber::http::router(installation.caliber.clone(), http),
+            installation,
             principal,
-            settings: HttpSettings {
-                // Nobody but this process can make a request.
-                authentication: Authentication::Required,
-                prefix: Default::default(),
-                ..HttpSettings::default()
-            },
+            key_file,
         })
+    }
+
+    /// The file with the keys of stored secrets.
+    pub(crate) fn key_file(&self) -> &Path {
+        &self.key_file
+    }
+
+    /// What to do about a secret whose key is not there.
+    pub(super) fn key_hint(&self) -> Box<str> {
+        format!(
+            "the keys are read from {}, which lacks that of this secret: restore the key file that belongs to the \
+             database, or name it with --set key_file=FILE",
+            shown(&self.key_file.to_string_lossy())
+        )
+        .into()
     }
 
     /// The store and the control plane, for what only the machine of the database can do.
@@ -62,7 +88,7 @@ impl Local {
         };
         let mut request = Request::builder()
             .method(method)
-            .uri(format!("{}{path}", self.settings.prefix))
+            .uri(format!("{}{path}", self.prefix))
             .header(header::HOST, HeaderValue::from_static("localhost"))
             .header(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))
             .body(Full::from(body.unwrap_or_default()))
@@ -71,8 +97,7 @@ impl Local {
             principal: self.principal.clone(),
             surface: Surface::Command,
         });
-        let router = caliber::http::router(self.installation.caliber.clone(), self.settings.clone());
-        let response = match router.oneshot(request).await {
+        let response = match self.router.clone().oneshot(request).await {
             Ok(response) => response,
             Err(never) => match never {},
         };
@@ -102,6 +127,19 @@ impl std::fmt::Debug for Local {
             .field("installation", &self.installation)
             .finish_non_exhaustive()
     }
+}
+
+/// Refuses a database that is not there, for a command that would make an empty one of a slip in its path.
+fn refuse_absent(path: &Path) -> Outcome {
+    // Everything else that can be wrong with the path, the store says.
+    if !matches!(path.try_exists(), Ok(false)) {
+        return Ok(());
+    }
+    let text = format!("there is no database at {}", shown(&path.to_string_lossy()));
+    Err(Failure::new(Exit::DatabasePath, text).with_hint(
+        "name it with --database FILE or the setting `database`; `caliber serve`, `servers add`, `servers import` and \
+         `token create` make one",
+    ))
 }
 
 /// Opens the installation of `settings` with the keys of its key file, which is made on first use.

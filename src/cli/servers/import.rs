@@ -48,6 +48,8 @@ struct Planned {
     problems: Vec<String>,
     /// What is done otherwise than the file says.
     notes: Vec<String>,
+    /// What stands against starting or reaching it, and what an operator should know.
+    readiness: Vec<String>,
     /// Whether it is left out on purpose.
     skipped: bool,
     /// Whether it was registered.
@@ -79,7 +81,10 @@ pub(super) async fn run(backend: &Backend, output: Output, import: &Import) -> O
                 .send(Method::POST, "/mcp-servers", planned.body.as_ref())
                 .await
             {
-                Ok(_) => planned.registered = true,
+                Ok(raw) => {
+                    planned.registered = true;
+                    planned.readiness = super::reasons(&value(&raw)?);
+                }
                 Err(failure) => planned.problems.push(failure.message),
             }
         }
@@ -101,6 +106,9 @@ pub(super) async fn run(backend: &Backend, output: Output, import: &Import) -> O
             }
             for note in &planned.notes {
                 output.line(format_args!("  note: {}", long(note)))?;
+            }
+            for reason in &planned.readiness {
+                output.line(format_args!("  {reason}"))?;
             }
         }
         if plan.is_empty() {

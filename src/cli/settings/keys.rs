@@ -312,6 +312,11 @@ pub(crate) const KEYS: &[Key] = &[
         |s| Box::new(&mut s.config.settings.approval_lifetime),
     ),
     key(
+        "calls.waiting_approvals",
+        "requests for consent of one caller that may wait in one project; beyond that, calls that need consent are refused",
+        |s| Box::new(&mut s.config.settings.waiting_approvals),
+    ),
+    key(
         "records.linger",
         "how long records of reading calls may wait to be written together",
         |s| Box::new(&mut s.config.settings.record_linger),
@@ -423,6 +428,11 @@ pub(crate) const KEYS: &[Key] = &[
     key("log.json", "whether each line of the log is a JSON object", |s| {
         Box::new(&mut s.log_json)
     }),
+    key(
+        "log.line_bytes",
+        "the longest line of the log in bytes, 256 or more; longer ones are cut and say so",
+        |s| Box::new(&mut s.log_line_bytes),
+    ),
 ];
 
 /// Variables of the reference system that have no counterpart here, and why.

@@ -9,7 +9,7 @@ use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
 
 use super::keys::{FOREIGN_VARIABLES, KEYS};
-use super::{Loaded, Problem, Sources, problem};
+use super::{Loaded, Problem, SETTINGS_FILE, Sources, problem};
 
 /// Where the file is looked for when nobody names one.
 const DEFAULT_FILE: &str = "caliber.toml";
@@ -56,7 +56,7 @@ pub(super) fn layered(sources: &Sources, loaded: &mut Loaded) -> Figment {
 fn read_file(named: Option<&Path>, problems: &mut Vec<Problem>) -> Figment {
     let path = named.unwrap_or(Path::new(DEFAULT_FILE));
     let name = escaped(&path.to_string_lossy(), 200);
-    let mut refuse = |text: String| problems.push(problem("the settings file", &name, text));
+    let mut refuse = |text: String| problems.push(problem(SETTINGS_FILE, &name, text));
     let text = match read_bounded(path) {
         Ok(text) => text,
         Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => {

@@ -10,7 +10,7 @@ use crate::cli::backend::{Backend, value};
 use crate::cli::failure::{Exit, Failure, Outcome};
 use crate::cli::input::read_text;
 use crate::cli::output::{Output, with_progress};
-use crate::cli::servers::{find, path};
+use crate::cli::servers::{explained, find, path};
 use crate::cli::view;
 
 /// Call a tool.
@@ -65,7 +65,8 @@ pub(super) async fn run(backend: &Backend, output: Output, call: &Call) -> Outco
     let server = find(backend, &call.server).await?;
     let what = format!("calling {} of {}", call.tool, server.name);
     let path = path(&server, "/invoke-tool");
-    let raw = with_progress(&what, backend.send(Method::POST, &path, Some(&request))).await?;
+    let sent = with_progress(&what, backend.send(Method::POST, &path, Some(&request))).await;
+    let raw = explained(backend, &server, sent).await?;
     let invoked: view::Invoked = value(&raw)?;
     if output.json {
         output.document(&raw)?;

@@ -47,7 +47,19 @@ async fn each_kind_of_unusable_database_has_its_exit_code() {
     )
     .expect("a file");
     refused(&rig, 26, &["--database", &text.to_string_lossy()]).await;
-    refused(&rig, 23, &["--set", "store.max_bytes=16384"]).await;
+    let full = rig
+        .run(&[
+            "--set",
+            "store.max_bytes=16384",
+            "token",
+            "create",
+            "--subject",
+            "ada",
+            "--scope",
+            "viewer",
+        ])
+        .await;
+    ends(&full, 23);
 }
 
 #[tokio::test]
@@ -167,4 +179,33 @@ async fn keys_are_rotated() {
         .json_lines();
     assert_eq!(trail.len(), 1);
     assert_eq!(trail[0]["surface"], "command");
+}
+
+#[tokio::test]
+async fn a_backup_without_its_keys_is_told_as_such() {
+    let rig = CommandRig::new(&[]);
+    let add = [
+        "servers",
+        "add",
+        "one",
+        "--url",
+        "http://127.0.0.1:9/mcp",
+        "--token",
+        "a-secret",
+    ];
+    ends(&rig.run(&add).await, 0);
+    let copy = rig.folder().join("copy.db");
+    let made = rig
+        .run_for_people(&["db", "backup", &copy.to_string_lossy()])
+        .await;
+    assert!(made.stdout.contains("caliber.db.key"), "{}", made.stdout);
+
+    // The key file of the copy is made anew: it lacks the key of the secret.
+    let copy = copy.to_string_lossy();
+    for command in [&["servers", "check", "one"][..], &["servers", "discover", "one"]] {
+        let said = rig.run(&[&["--database", &*copy], command].concat()).await;
+        assert_eq!(said.code, 27, "{command:?}: {} {}", said.stdout, said.stderr);
+        assert_eq!(said.reason(), "secret_key_missing");
+        assert!(said.stderr.contains("copy.db.key"), "{}", said.stderr);
+    }
 }

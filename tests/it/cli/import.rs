@@ -40,6 +40,26 @@ async fn servers_of_a_client_are_registered() {
     let docs = rig.run(&["servers", "show", "docs"]).await.json();
     assert_eq!(docs["headers"]["X-Key"], "env://KEY");
 
+    let ready = rig
+        .run_for_people(&[
+            "servers",
+            "import",
+            &settings(
+                &rig,
+                r#"{"mcpServers": {"sh": {"command": "/bin/sh", "args": ["-c", "x"]}}}"#,
+            ),
+        ])
+        .await;
+    assert_eq!(ready.code, 0, "{}", ready.stderr);
+    assert!(
+        ready.stdout.contains("not ready: ") && ready.stdout.contains("launch = ["),
+        "{}",
+        ready.stdout
+    );
+    let file = settings(
+        &rig,
+        r#"{"mcpServers": {"docs": {"url": "https://docs.example.com/mcp"}}}"#,
+    );
     let again = rig.run_for_people(&["servers", "import", &file]).await;
     assert_eq!(again.code, 0, "{}", again.stderr);
     assert!(again.stdout.contains("registered already"), "{}", again.stdout);

@@ -73,6 +73,7 @@ async fn everything_has_a_table_and_a_document() {
         &["tools", "diff", "one", "echo"],
         &["grants", "list"],
         &["approvals", "list"],
+        &["invocations", "list", "one"],
         &["token", "list"],
         &["audit", "tail", "-n", "1"],
         &["config", "show"],

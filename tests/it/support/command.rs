@@ -113,7 +113,9 @@ impl CommandRig {
 
     fn start(&self, arguments: &[&str], json: bool) -> Child {
         let mut command = Process::new(binary());
-        command.args(["--config", &self.folder().join("caliber.toml").to_string_lossy()]);
+        if !arguments.contains(&"--config") {
+            command.args(["--config", &self.folder().join("caliber.toml").to_string_lossy()]);
+        }
         command
             .args(json.then_some("--json"))
             .args(arguments)
