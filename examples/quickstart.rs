@@ -126,7 +126,7 @@ async fn tell() -> Result<(), Box<dyn Error>> {
     call(&caliber, &ada, &server, &tool).await;
 
     step("4. classify run_query: look at it, and bind the decision to what was seen");
-    let view = caliber.tool(&ada, &server, &tool).await?;
+    let view = caliber.tool(&ada, &server, &tool).await?.view;
     println!(
         "   it says: {}",
         view.descriptor.description().unwrap_or_default()
@@ -158,11 +158,19 @@ async fn tell() -> Result<(), Box<dyn Error>> {
 
     step("7. the server's owner puts it right, and an admin decides again");
     describe(&descriptions, HONEST)?;
-    until(async || Ok(caliber.tool(&ada, &server, &tool).await?.descriptor.description() == Some(HONEST)))
-        .await?;
+    until(async || {
+        Ok(caliber
+            .tool(&ada, &server, &tool)
+            .await?
+            .view
+            .descriptor
+            .description()
+            == Some(HONEST))
+    })
+    .await?;
     call(&caliber, &ada, &server, &tool).await;
     println!("   back as it was, and closed all the same: a change that was seen has to be looked at");
-    let seen = caliber.tool(&ada, &server, &tool).await?.descriptor.digest();
+    let seen = caliber.tool(&ada, &server, &tool).await?.view.descriptor.digest();
     caliber
         .classify(who, &server, &tool, ToolPolicy::allow_read(), Some(seen))
         .await?;

@@ -107,3 +107,6 @@ pub async fn open(config: Config) -> Result<Caliber> {
         .await
         .map(|installation| installation.caliber)
 }
+
+#[cfg(test)]
+mod tests;

@@ -242,7 +242,8 @@ pub struct AuditQuery {
     pub action: Option<AuditAction>,
     /// By this actor.
     pub actor: Option<Subject>,
-    /// After this entry, oldest first: for following the trail.
+    /// Committed after this entry, in the order of commits: for following the trail. Nothing is missed; an entry that
+    /// was made earlier and committed later comes when it was committed.
     pub after: Option<AuditId>,
 }
 

@@ -42,7 +42,7 @@ pub use code_tools::{CodeToolPatch, CodeToolRegistration, CodeToolView};
 pub use invoke::{InvokeOutcome, InvokeRequest};
 pub use runs::{CodeToolCall, CodeToolRun};
 pub use servers::{ServerPatch, ServerRegistration, ServerView};
-pub use tools::{CheckOutcome, DiscoveryOutcome, Drift, ToolListing};
+pub use tools::{CheckOutcome, DiscoveryOutcome, Drift, ToolDetail, ToolListing};
 
 /// The control plane. Cheap to clone; all clones are one.
 ///

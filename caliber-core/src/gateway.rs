@@ -14,6 +14,7 @@ use crate::id::ServerId;
 use crate::inventory::Discovery;
 use crate::json::JsonText;
 use crate::principal::Subject;
+use crate::process::ContainmentMeasure;
 use crate::readiness::EndpointFacts;
 
 /// Reaches servers. It trusts its caller in nothing but the [`Permit`]: only core's admission makes one.
@@ -84,6 +85,12 @@ pub trait Gateway: Send + Sync + fmt::Debug {
 
     /// How the server's sessions do, for operators.
     fn health(&self, server: &ServerId) -> ServerHealth;
+
+    /// What is done to the child processes of stdio servers. It may try things out, so it may block for some
+    /// milliseconds. A gateway that starts no processes has nothing to tell.
+    fn containment(&self) -> Vec<ContainmentMeasure> {
+        Vec::new()
+    }
 }
 
 /// Where to go: a registered server, or a definition that is only tried.
@@ -135,6 +142,15 @@ pub struct Listing {
     pub server: ServerId,
     /// What it advertised.
     pub discovery: Discovery,
+}
+
+/// What stands in an error between what happened and the end of what the server's process wrote to standard error.
+/// Those words are for admins: [`without_last_words`] is what others are shown.
+pub const BEFORE_LAST_WORDS: &str = "; its standard error ends with ";
+
+/// An error text without the end of the server's standard error.
+pub fn without_last_words(text: &str) -> &str {
+    text.split_once(BEFORE_LAST_WORDS).map_or(text, |(text, _)| text)
 }
 
 /// How a server's sessions do.

@@ -41,6 +41,6 @@ mod error;
 pub use caliber::{
     Caliber, CaliberBuilder, CheckOutcome, CodeToolCall, CodeToolPatch, CodeToolRegistration, CodeToolRun,
     CodeToolView, DiscoveryOutcome, Drift, InvokeOutcome, InvokeRequest, ServerPatch, ServerRegistration,
-    ServerView, Settings, TokenRequest, ToolListing,
+    ServerView, Settings, TokenRequest, ToolDetail, ToolListing,
 };
 pub use error::{Error, ErrorKind, FieldProblem, Result, Retry};

@@ -1,5 +1,7 @@
 //! Whether a server may be started or dialled, and how well it is isolated.
 
+mod boundary;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -7,6 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::reason::Reason;
 use crate::server::ServerDefinition;
+
+pub use boundary::BoundaryReport;
 
 /// What the machine says about an endpoint; gathered by the gateway, judged by the policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +65,26 @@ impl Boundary {
     pub fn is_production_isolated(self) -> bool {
         matches!(self, Self::RemoteHttps | Self::ManagedSidecar)
     }
+
+    /// Whether it is that of a child process.
+    pub fn is_child(self) -> bool {
+        matches!(
+            self,
+            Self::LocalContainment | Self::ExternalWrapper | Self::Bubblewrap
+        )
+    }
+
+    /// The stable word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::LocalContainment => "local_containment",
+            Self::ExternalWrapper => "external_wrapper",
+            Self::Bubblewrap => "bubblewrap",
+            Self::RemoteTransport => "remote_transport",
+            Self::RemoteHttps => "remote_https",
+            Self::ManagedSidecar => "managed_sidecar",
+        }
+    }
 }
 
 /// A measure that is in force.
@@ -88,6 +112,24 @@ pub enum Control {
     PinnedAddress,
     /// The transport is encrypted and the peer authenticated.
     Tls,
+}
+
+impl Control {
+    /// The stable word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NoShell => "no_shell",
+            Self::SanitizedEnvironment => "sanitized_environment",
+            Self::CommandAllowlist => "command_allowlist",
+            Self::PrivateWorkingDirectory => "private_working_directory",
+            Self::VerifiedNamespaceProfile => "verified_namespace_profile",
+            Self::NetworkNamespace => "network_namespace",
+            Self::ReadOnlyHostRoot => "read_only_host_root",
+            Self::RemoteHostAllowlist => "remote_host_allowlist",
+            Self::PinnedAddress => "pinned_address",
+            Self::Tls => "tls",
+        }
+    }
 }
 
 /// The verdict.

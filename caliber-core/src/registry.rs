@@ -109,7 +109,8 @@ pub trait Registry: Send + Sync + fmt::Debug {
         page: &PageRequest,
     ) -> Result<Page<Approval>>;
 
-    /// Audit entries.
+    /// Audit entries by time, the newest first; those of one time in the order of their commits, the latest first.
+    /// With [`AuditQuery::after`] in the order of commits, oldest first.
     async fn audit(&self, query: &AuditQuery, page: &PageRequest) -> Result<Page<AuditEntry>>;
 
     /// One audit entry.

@@ -13,7 +13,7 @@ use caliber_core::gateway::{Answer, CallerKey, CheckReport, Gateway, Listing, Se
 use caliber_core::id::ServerId;
 use caliber_core::inventory::Discovery;
 use caliber_core::json::JsonText;
-use caliber_core::process::ProcessLauncher;
+use caliber_core::process::{ContainmentMeasure, ProcessLauncher};
 use caliber_core::readiness::EndpointFacts;
 use caliber_core::reason::ReasonCode;
 use caliber_core::secret::SecretSource;
@@ -229,5 +229,9 @@ impl Gateway for McpGateway {
         self.pool
             .known(server)
             .map_or_else(ServerHealth::default, |server| server.health())
+    }
+
+    fn containment(&self) -> Vec<ContainmentMeasure> {
+        self.pool.opener.containment()
     }
 }

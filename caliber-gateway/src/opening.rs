@@ -7,8 +7,9 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use caliber_core::clock::Deadline;
 use caliber_core::digest::Fingerprint;
+use caliber_core::gateway::BEFORE_LAST_WORDS;
 use caliber_core::inventory::Discovery;
-use caliber_core::process::ProcessLauncher;
+use caliber_core::process::{ContainmentMeasure, ProcessLauncher};
 use caliber_core::reason::ReasonCode;
 use caliber_core::secret::{SecretSource, SecretText};
 use caliber_core::server::{Endpoint, RemoteEndpoint, ServerDefinition, StdioEndpoint};
@@ -60,6 +61,11 @@ impl Opener {
                 NonZeroUsize::new(REMEMBERED).unwrap_or(NonZeroUsize::MIN),
             )),
         }
+    }
+
+    /// What the launcher does to child processes.
+    pub(crate) fn containment(&self) -> Vec<ContainmentMeasure> {
+        self.launcher.containment()
     }
 
     /// Opens a session and hands over what it lists. `wake` is told when its list of tools changes or it ends. Dropping the
@@ -294,7 +300,7 @@ fn with_stderr(connection: &Connection, mut failure: Failure) -> Failure {
         && let Some(tail) = connection.transport.stderr_tail()
     {
         let tail = crate::error::upstream_text_end(&tail);
-        failure.message = format!("{}; its standard error ends with {tail}", failure.message);
+        failure.message = format!("{}{BEFORE_LAST_WORDS}{tail}", failure.message);
     }
     failure
 }

@@ -1,7 +1,6 @@
 #![doc = include_str!("../README.md")]
 
 pub mod admission;
-pub mod boundary;
 pub mod code_tool;
 pub mod quota;
 pub mod readiness;

@@ -1,5 +1,6 @@
 //! `caliber audit`: the audit trail.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use caliber::core::json::JsonText;
@@ -70,8 +71,11 @@ async fn print_trail(backend: &Backend, output: Output, tail: &Tail) -> Outcome 
     let mut items = backend.list("/audit", &query, Some(tail.lines as usize)).await?;
     items.reverse();
     let mut last = None;
+    let mut printed = HashSet::new();
     for raw in &items {
-        last = Some(print(output, raw)?);
+        let entry = print(output, raw)?;
+        printed.insert(entry.clone());
+        last = Some(entry);
     }
     if !tail.follow {
         return Ok(());
@@ -93,11 +97,14 @@ async fn print_trail(backend: &Backend, output: Output, tail: &Tail) -> Outcome 
         if last.is_none() {
             items.reverse();
         }
-        let mut newest = None;
         for raw in &items {
-            newest = Some(print(output, raw)?);
+            let entry: view::AuditEntry = value(raw)?;
+            // The list goes by time, what follows by commits: some of that may stand in the list already.
+            if !printed.remove(&entry.audit_id) {
+                print(output, raw)?;
+            }
+            last = Some(entry.audit_id);
         }
-        last = newest.or(last);
     }
 }
 

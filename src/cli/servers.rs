@@ -318,7 +318,9 @@ fn show(output: Output, raw: &RawValue) -> Outcome {
             }
             .to_owned(),
         ),
-        ("in force", long(&execution.controls.join(", "))),
+        ("enforced", long(&execution.enforced.join(", "))),
+        ("attested", long(&execution.attested.join("; "))),
+        ("not there", long(&execution.absent.join(", "))),
         ("connected", time(server.last_connected_at.as_deref())),
         (
             "last error",

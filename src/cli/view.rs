@@ -56,7 +56,9 @@ pub(crate) struct Execution {
     pub(crate) ready: bool,
     pub(crate) boundary: String,
     pub(crate) production_isolated: bool,
-    pub(crate) controls: Vec<String>,
+    pub(crate) enforced: Vec<String>,
+    pub(crate) attested: Vec<String>,
+    pub(crate) absent: Vec<String>,
     pub(crate) blockers: Vec<Reason>,
     pub(crate) warnings: Vec<Reason>,
 }

@@ -7,12 +7,12 @@ use super::sealing::{apply, differences, refuse_stored, seal};
 use super::{Caliber, Inner, viewer};
 use crate::audit::{AuditAction, AuditQuery};
 use crate::error::{Error, ErrorKind, Result};
-use crate::gateway::{ServerHealth, Target};
+use crate::gateway::{ServerHealth, Target, without_last_words};
 use crate::id::{AuditId, ProjectId, ServerId};
 use crate::inventory::Inventory;
 use crate::page::{Page, PageRequest};
 use crate::principal::{Principal, Scope, Subject, Surface};
-use crate::readiness::{Readiness, ReadinessFacts};
+use crate::readiness::{BoundaryReport, Readiness, ReadinessFacts};
 use crate::reason::ReasonCode;
 use crate::registry::{Change, DeploymentReference, Entity, Expect, Revision, ServerQuery};
 use crate::secret::{ConfigValue, SecretText};
@@ -63,6 +63,8 @@ pub struct ServerView {
     pub record: ServerRecord,
     /// Whether it may be started or dialled, and how well it is isolated.
     pub readiness: Readiness,
+    /// What isolates it: what is enforced, attested, and not there.
+    pub boundary: BoundaryReport,
     /// The last live listing, without the tools.
     pub inventory: Option<Inventory>,
     /// How its sessions do in this process.
@@ -108,7 +110,13 @@ impl Caliber {
     ) -> Result<Page<ServerSummary>> {
         principal.require(Scope::Viewer, &principal.project)?;
         query.viewer = viewer(principal);
-        self.inner.registry.servers(&query, page).await
+        let mut page = self.inner.registry.servers(&query, page).await?;
+        for server in &mut page.items {
+            if !principal.scopes_in(&server.project).allow(Scope::Admin) {
+                hide_last_words(&mut server.connection_error);
+            }
+        }
+        Ok(page)
     }
 
     /// A server.
@@ -117,16 +125,26 @@ impl Caliber {
     ///
     /// `NotFound` when it is absent or hidden.
     pub async fn server(&self, principal: &Principal, id: &ServerId) -> Result<ServerView> {
-        let record = self.inner.visible_server(principal, id).await?;
+        let mut record = self.inner.visible_server(principal, id).await?;
         let readiness = self.inner.readiness(&self.inner.target(&record)).await;
+        let measures = if readiness.boundary.is_child() {
+            let gateway = Arc::clone(&self.inner.gateway);
+            let asked = tokio::task::spawn_blocking(move || gateway.containment());
+            asked.await.unwrap_or_default()
+        } else {
+            Vec::new()
+        };
+        let boundary = BoundaryReport::new(&readiness, &measures);
         let inventory = self.inner.registry.inventory(id).await?;
         let mut health = self.inner.gateway.health(id);
         if !principal.scopes_in(&record.project).allow(Scope::Admin) {
             health.stderr_tail = None;
+            hide_last_words(&mut record.connection_error);
         }
         Ok(ServerView {
             record,
             readiness,
+            boundary,
             inventory,
             health,
         })
@@ -422,6 +440,13 @@ impl Inner {
             definition: Arc::clone(&target.definition),
             endpoint,
         })
+    }
+}
+
+/// What a server's process wrote may be anything, also a secret of its own: it is for admins.
+fn hide_last_words(error: &mut Option<String>) {
+    if let Some(error) = error {
+        error.truncate(without_last_words(error).len());
     }
 }
 

@@ -60,6 +60,15 @@ pub struct ToolListing {
     pub tools: Page<ToolView>,
 }
 
+/// One tool of a server.
+#[derive(Clone, Debug)]
+pub struct ToolDetail {
+    /// The tool with what was decided about it.
+    pub view: ToolView,
+    /// Where the server runs now.
+    pub fingerprint: Fingerprint,
+}
+
 /// What changed of a tool since an admin classified it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Drift {
@@ -166,9 +175,12 @@ impl Caliber {
     /// # Errors
     ///
     /// `NotFound` when the server is absent or hidden, or the tool is not in its inventory.
-    pub async fn tool(&self, principal: &Principal, id: &ServerId, tool: &ToolName) -> Result<ToolView> {
-        self.inner.visible_server(principal, id).await?;
-        self.inner.listed_tool(id, tool).await
+    pub async fn tool(&self, principal: &Principal, id: &ServerId, tool: &ToolName) -> Result<ToolDetail> {
+        let record = self.inner.visible_server(principal, id).await?;
+        Ok(ToolDetail {
+            view: self.inner.listed_tool(id, tool).await?,
+            fingerprint: record.definition.fingerprint(),
+        })
     }
 
     /// Classifies a tool as it stands in the inventory. `seen` is the digest of what the admin looked at: when

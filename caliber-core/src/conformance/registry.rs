@@ -115,6 +115,7 @@ pub fn cases() -> Vec<Case<Arc<dyn Registry>>> {
             several_entries_keep_their_order,
             the_trail_is_filtered,
             following_misses_nothing,
+            the_trail_is_read_by_time,
         },
         paging::{
             pages_of_every_size_add_up,

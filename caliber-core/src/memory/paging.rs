@@ -1,8 +1,10 @@
 //! Pages of the reference registry, and what its lists show.
 
+use std::fmt;
 use std::str::FromStr;
 
 use crate::audit::{AuditEntry, AuditQuery};
+use crate::clock::Timestamp;
 use crate::code_tool::CodeToolSummary;
 use crate::error::{Error, Result};
 use crate::page::{Page, PageRequest};
@@ -22,6 +24,42 @@ pub(super) fn after<K: FromStr>(page: &PageRequest) -> Result<Option<K>> {
         .map(str::parse)
         .transpose()
         .map_err(foreign)
+}
+
+/// The place of an audit entry in the list by time; the order of commits decides between entries of one time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Moment {
+    /// When it was made, in microseconds.
+    at: i64,
+    /// Its place in the order of commits.
+    pub(super) position: u64,
+}
+
+impl Moment {
+    pub(super) fn new(at: Timestamp, position: u64) -> Self {
+        Self {
+            at: at.timestamp_micros(),
+            position,
+        }
+    }
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}.{}", self.at, self.position)
+    }
+}
+
+impl FromStr for Moment {
+    type Err = ();
+
+    fn from_str(text: &str) -> std::result::Result<Self, ()> {
+        let (at, position) = text.split_once('.').ok_or(())?;
+        Ok(Self {
+            at: at.parse().map_err(|_| ())?,
+            position: position.parse().map_err(|_| ())?,
+        })
+    }
 }
 
 /// The first items of `rest`, each with its key.

@@ -290,20 +290,25 @@ impl Registry for MemoryRegistry {
 
     async fn audit(&self, query: &AuditQuery, page: &PageRequest) -> Result<Page<AuditEntry>> {
         let state = self.read()?;
-        let cursor: Option<u64> = paging::after(page)?;
+        let cursor: Option<paging::Moment> = paging::after(page)?;
         let matching = state
             .audit
             .iter()
             .filter(|(_, entry)| paging::matches_entry(query, entry));
-        let shown = |(position, entry): (u64, &AuditEntry)| (position.to_string(), entry.clone());
+        let moment = |(position, entry): &(u64, &AuditEntry)| paging::Moment::new(entry.at, *position);
+        let shown = |item: (u64, &AuditEntry)| (moment(&item).to_string(), item.1.clone());
         let Some(after) = &query.after else {
-            let older = matching
-                .rev()
-                .filter(|(position, _)| cursor.is_none_or(|cursor| *position < cursor));
-            return Ok(paging::page(older.map(shown), page));
+            let mut older: Vec<_> = matching
+                .filter(|item| cursor.is_none_or(|cursor| moment(item) < cursor))
+                .collect();
+            older.sort_unstable_by_key(|item| std::cmp::Reverse(moment(item)));
+            return Ok(paging::page(older.into_iter().map(shown), page));
         };
         // An entry that has been pruned is followed from the oldest that is left.
-        let after = cursor.or_else(|| state.audit.position(after)).unwrap_or(0);
+        let after = cursor
+            .map(|cursor| cursor.position)
+            .or_else(|| state.audit.position(after))
+            .unwrap_or(0);
         let newer = matching.filter(|(position, _)| *position > after);
         Ok(paging::page(newer.map(shown), page))
     }

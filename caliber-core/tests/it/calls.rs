@@ -52,7 +52,8 @@ async fn a_record_says_who_called_what_under_which_decision() {
         .caliber
         .tool(&admin(), &world.server.id, &tool("number"))
         .await
-        .unwrap();
+        .unwrap()
+        .view;
     let called = InvokedTool::Server {
         server: world.server.id.clone(),
         server_name: "weather".parse().unwrap(),

@@ -50,7 +50,11 @@ async fn a_tool_is_callable_exactly_while_what_was_classified_is_there() {
         (vec![tool("number")], 1)
     );
     refusal(ReasonCode::Unclassified).await;
-    let view = caliber.tool(&admin, &server.id, &tool("number")).await.unwrap();
+    let view = caliber
+        .tool(&admin, &server.id, &tool("number"))
+        .await
+        .unwrap()
+        .view;
     assert_eq!(
         view.state(&server.definition.fingerprint()),
         ToolState::Unclassified
@@ -214,7 +218,8 @@ async fn an_announced_change_drifts_in_the_background_and_never_classifies() {
             .caliber
             .tool(&admin(), &world.server.id, &tool(name))
             .await
-            .ok()?;
+            .ok()?
+            .view;
         Some(view.state(&world.server.definition.fingerprint()))
     };
     eventually("the tool drifts", async || {

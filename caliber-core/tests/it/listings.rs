@@ -52,7 +52,8 @@ impl World {
             .caliber
             .tool(&admin(), &self.server.id, &tool("number"))
             .await
-            .unwrap();
+            .unwrap()
+            .view;
         view.state(&self.server.definition.fingerprint())
     }
 }

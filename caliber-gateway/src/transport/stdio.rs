@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use caliber_core::gateway::BEFORE_LAST_WORDS;
 use caliber_core::process::{LaunchedProcess, ProcessHandle};
 use caliber_core::reason::ReasonCode;
 use caliber_core::text::escaped;
@@ -242,7 +243,7 @@ impl LastWords {
         };
         if let Some(tail) = self.stderr.tail(&self.redactor) {
             let tail = upstream_text_end(&tail);
-            message.push_str(&format!("; its standard error ends with {tail}"));
+            message.push_str(&format!("{BEFORE_LAST_WORDS}{tail}"));
         }
         Failure::lost(message)
     }

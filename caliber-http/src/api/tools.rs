@@ -117,13 +117,8 @@ pub(crate) async fn show(
     Segments(path): Segments<ToolPath>,
 ) -> Reply<Response> {
     let (id, tool) = path.tool()?;
-    let view = api.caliber().tool(&principal, &id, &tool).await?;
-    let place = api
-        .caliber()
-        .tools(&principal, &id, &PageRequest::first(1))
-        .await?
-        .fingerprint;
-    reply::ok(convert::tool(view, &place, true))
+    let detail = api.caliber().tool(&principal, &id, &tool).await?;
+    reply::ok(convert::tool(detail.view, &detail.fingerprint, true))
 }
 
 /// Classify a tool

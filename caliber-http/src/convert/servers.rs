@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use caliber_core::ServerView;
 use caliber_core::gateway::{CheckReport, ServerHealth};
 use caliber_core::id::ServerId;
-use caliber_core::readiness::Readiness;
+use caliber_core::readiness::{BoundaryReport, Readiness};
 use caliber_core::registry::ServerQuery;
 use caliber_core::secret::{ConfigValue, WRITE_ONLY};
 use caliber_core::server::{self as core, Auth, Endpoint, ServerRecord, ServerStatus};
@@ -43,11 +43,12 @@ pub(crate) fn server(view: ServerView) -> Server {
     let ServerView {
         record,
         readiness,
+        boundary,
         inventory,
         health,
     } = view;
     let status = status(record.status, record.connection_error.as_deref());
-    let execution = execution(readiness, record.status);
+    let execution = execution(readiness, boundary, record.status);
     let ServerRecord { definition, .. } = record;
     let definition = definition.masked();
     let transport = transport(&definition.endpoint);
@@ -144,16 +145,23 @@ fn status(status: ServerStatus, connection_error: Option<&str>) -> Status {
     }
 }
 
-fn execution(readiness: Readiness, status: ServerStatus) -> Execution {
+fn execution(readiness: Readiness, boundary: BoundaryReport, status: ServerStatus) -> Execution {
     let transport_ready = readiness.is_ready();
     let status_ready = status == ServerStatus::Active;
     Execution {
         ready: transport_ready && status_ready,
         transport_ready,
         status_ready,
-        boundary: readiness.boundary,
-        production_isolated: readiness.boundary.is_production_isolated(),
-        controls: readiness.controls,
+        boundary: boundary.boundary.as_str(),
+        production_isolated: boundary.production_isolated,
+        controls: readiness
+            .controls
+            .iter()
+            .map(|control| control.as_str())
+            .collect(),
+        enforced: boundary.enforced,
+        attested: boundary.attested,
+        absent: boundary.absent,
         blockers: readiness.blockers.into_iter().map(reason).collect(),
         warnings: readiness.warnings.into_iter().map(reason).collect(),
     }

@@ -4,12 +4,32 @@ use caliber_core::Drift;
 use caliber_core::digest::{DescriptorDigest, Fingerprint};
 use caliber_core::id::ServerId;
 use caliber_core::inventory::{self, ToolState, ToolView};
-use caliber_core::policy::{self as core, ToolPolicy};
+use caliber_core::policy::{self as core, SideEffectLevel, ToolPolicy};
 
 use crate::problem::Problem;
 use crate::wire::tools::{
-    Classification, Difference, EffectivePolicy, Policy, PolicyInput, Tool, WithheldTool,
+    Classification, Difference, EffectivePolicy, Level, Policy, PolicyInput, Tool, WithheldTool,
 };
+
+impl From<Level> for SideEffectLevel {
+    fn from(level: Level) -> Self {
+        match level {
+            Level::Read => Self::Read,
+            Level::Write => Self::Write,
+            Level::ExternalAction => Self::ExternalAction,
+        }
+    }
+}
+
+impl From<SideEffectLevel> for Level {
+    fn from(level: SideEffectLevel) -> Self {
+        match level {
+            SideEffectLevel::Read => Self::Read,
+            SideEffectLevel::Write => Self::Write,
+            SideEffectLevel::ExternalAction => Self::ExternalAction,
+        }
+    }
+}
 
 /// A policy, and what the admin looked at.
 pub(crate) fn policy_input(input: PolicyInput) -> Result<(ToolPolicy, Option<DescriptorDigest>), Problem> {

@@ -411,13 +411,17 @@ pub(crate) struct Execution {
     /// Whether it takes part.
     pub(crate) status_ready: bool,
     /// How it is isolated.
-    #[schema(value_type = String)]
-    pub(crate) boundary: caliber_core::readiness::Boundary,
+    pub(crate) boundary: &'static str,
     /// Whether a production deployment may rely on that.
     pub(crate) production_isolated: bool,
-    /// What is in force.
-    #[schema(value_type = Vec<String>)]
-    pub(crate) controls: Vec<caliber_core::readiness::Control>,
+    /// What is in force by the settings and the definition.
+    pub(crate) controls: Vec<&'static str>,
+    /// Everything that is enforced: `controls`, and what is done to a child process on this machine.
+    pub(crate) enforced: Vec<String>,
+    /// What the operator attests and caliber cannot see.
+    pub(crate) attested: Vec<String>,
+    /// What such a boundary could have and this one has not, some with why behind `: `.
+    pub(crate) absent: Vec<String>,
     /// What stands against it.
     pub(crate) blockers: Vec<Reason>,
     /// What an operator should know.

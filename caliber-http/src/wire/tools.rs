@@ -2,7 +2,6 @@
 
 use caliber_core::inventory::ToolState;
 use caliber_core::json::JsonText;
-use caliber_core::policy::SideEffectLevel;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -19,26 +18,6 @@ pub(crate) enum Level {
     Write,
     /// It acts on the world outside.
     ExternalAction,
-}
-
-impl From<Level> for SideEffectLevel {
-    fn from(level: Level) -> Self {
-        match level {
-            Level::Read => Self::Read,
-            Level::Write => Self::Write,
-            Level::ExternalAction => Self::ExternalAction,
-        }
-    }
-}
-
-impl From<SideEffectLevel> for Level {
-    fn from(level: SideEffectLevel) -> Self {
-        match level {
-            SideEffectLevel::Read => Self::Read,
-            SideEffectLevel::Write => Self::Write,
-            SideEffectLevel::ExternalAction => Self::ExternalAction,
-        }
-    }
 }
 
 /// A policy of one tool. It is set whole.

@@ -2,8 +2,8 @@
 
 use caliber_core::address::AddressRules;
 use caliber_core::process::ContainmentMeasure;
+use caliber_core::readiness::BoundaryReport;
 use caliber_policy::PolicySettings;
-use caliber_policy::boundary::boundary_report;
 use caliber_policy::readiness::readiness;
 use caliber_policy::settings::{Isolation, IsolationProfile};
 
@@ -30,7 +30,7 @@ fn a_child_process_is_told_as_it_is() {
         launch: vec!["/usr/bin/mcp-git".parse().unwrap()],
         ..PolicySettings::default()
     };
-    let report = boundary_report(
+    let report = BoundaryReport::new(
         &readiness(&settings, &stdio("/usr/bin/mcp-git", &[])),
         &measures(),
     );
@@ -66,7 +66,7 @@ fn what_cannot_be_seen_is_attested_and_not_enforced() {
         },
         ..PolicySettings::default()
     };
-    let report = boundary_report(&readiness(&wrapped, &stdio("/usr/bin/mcp-git", &[])), &[]);
+    let report = BoundaryReport::new(&readiness(&wrapped, &stdio("/usr/bin/mcp-git", &[])), &[]);
     assert_eq!(report.attested.len(), 1);
     assert!(!report.enforced.contains(&"network_namespace".to_owned()));
 
@@ -77,7 +77,7 @@ fn what_cannot_be_seen_is_attested_and_not_enforced() {
         },
         ..PolicySettings::default()
     };
-    let report = boundary_report(
+    let report = BoundaryReport::new(
         &readiness(&beside, &remote("http://mcp-db:8101/", &["172.18.0.2"])),
         &measures(),
     );
@@ -100,8 +100,11 @@ fn the_words_are_those_of_the_wire() {
     ];
     for verdict in facts {
         let wire = serde_json::to_value(&verdict.controls).unwrap();
-        let report = boundary_report(&verdict, &[]);
+        let report = BoundaryReport::new(&verdict, &[]);
         assert_eq!(serde_json::to_value(&report.enforced).unwrap(), wire);
-        assert!(report.absent.iter().all(|word| word != "unknown"));
+        assert_eq!(
+            serde_json::to_value(verdict.boundary).unwrap(),
+            verdict.boundary.as_str()
+        );
     }
 }

@@ -1,10 +1,13 @@
 //! The audit trail.
 
+use std::fmt;
+use std::str::FromStr;
+
 use caliber_core::audit::{AuditEntry, AuditQuery};
 use caliber_core::clock::Timestamp;
 use caliber_core::id::AuditId;
 use caliber_core::page::{Page, PageRequest};
-use diesel::{ExpressionMethods, OptionalExtension, QueryDsl, SelectableHelper};
+use diesel::{BoolExpressionMethods, ExpressionMethods, OptionalExtension, QueryDsl, SelectableHelper};
 use diesel_async::RunQueryDsl;
 
 use super::{Backend, Connection};
@@ -15,13 +18,47 @@ use crate::schema::audit_entries;
 
 const LIST: List = List("audit");
 
-/// Entries, newest first; after an entry, oldest first.
+/// The place of an entry in the list by time; `sequence` decides between entries of one time.
+#[derive(Clone, Copy, Debug)]
+struct Position {
+    at: i64,
+    sequence: i64,
+}
+
+impl Position {
+    fn of(row: &AuditRow) -> Self {
+        Self {
+            at: row.at,
+            sequence: row.sequence,
+        }
+    }
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}.{}", self.at, self.sequence)
+    }
+}
+
+impl FromStr for Position {
+    type Err = ();
+
+    fn from_str(text: &str) -> std::result::Result<Self, ()> {
+        let (at, sequence) = text.split_once('.').ok_or(())?;
+        Ok(Self {
+            at: at.parse().map_err(|_| ())?,
+            sequence: sequence.parse().map_err(|_| ())?,
+        })
+    }
+}
+
+/// Entries by time, newest first; after an entry, in the order of their commits, in which nothing is missed.
 pub(crate) async fn audit(
     conn: &mut Connection,
     query: &AuditQuery,
     request: &PageRequest,
 ) -> Result<Page<AuditEntry>> {
-    let cursor: Option<i64> = LIST.after(request)?;
+    let cursor: Option<Position> = LIST.after(request)?;
     let mut select = audit_entries::table
         .select(AuditRow::as_select())
         .limit(List::rows(request))
@@ -47,15 +84,21 @@ pub(crate) async fn audit(
         select = select.filter(audit_entries::actor.eq(actor.to_string()));
     }
     match (&query.after, cursor) {
-        (None, None) => select = select.order(audit_entries::sequence.desc()),
+        (None, None) => {
+            select = select.order((audit_entries::at.desc(), audit_entries::sequence.desc()));
+        }
         (None, Some(cursor)) => {
+            let before = audit_entries::at
+                .lt(cursor.at)
+                .or(audit_entries::sequence.lt(cursor.sequence));
             select = select
-                .filter(audit_entries::sequence.lt(cursor))
-                .order(audit_entries::sequence.desc());
+                // The first condition is what an index can use.
+                .filter(audit_entries::at.le(cursor.at).and(before))
+                .order((audit_entries::at.desc(), audit_entries::sequence.desc()));
         }
         (Some(_), Some(cursor)) => {
             select = select
-                .filter(audit_entries::sequence.gt(cursor))
+                .filter(audit_entries::sequence.gt(cursor.sequence))
                 .order(audit_entries::sequence.asc());
         }
         (Some(after), None) => {
@@ -67,7 +110,12 @@ pub(crate) async fn audit(
         }
     }
     let rows: Vec<AuditRow> = select.load(conn).await?;
-    LIST.page(rows, request, |row| row.sequence.to_string(), AuditRow::entry)
+    LIST.page(
+        rows,
+        request,
+        |row| Position::of(row).to_string(),
+        AuditRow::entry,
+    )
 }
 
 async fn sequence(conn: &mut Connection, id: &AuditId) -> Result<Option<i64>> {

@@ -13,7 +13,7 @@ use crate::schema::audit_entries;
 pub(crate) struct AuditRow {
     pub(crate) sequence: i64,
     id: String,
-    at: i64,
+    pub(crate) at: i64,
     actor: String,
     identity: String,
     surface: String,

@@ -192,7 +192,12 @@ async fn descriptors_are_kept_as_the_server_wrote_them() {
     kept.sort();
     assert_eq!(kept, said);
     let name: ToolName = "structured".parse().unwrap();
-    let tool = rig.caliber.tool(&rig.admin, &server.id, &name).await.unwrap();
+    let tool = rig
+        .caliber
+        .tool(&rig.admin, &server.id, &name)
+        .await
+        .unwrap()
+        .view;
     let schema = tool.descriptor.input_schema().member("$defs");
     assert_eq!(
         schema.unwrap().as_str(),

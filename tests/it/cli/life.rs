@@ -20,6 +20,10 @@ async fn from_registration_to_removal_and_back() {
     assert_eq!(listed.as_array().map(Vec::len), Some(1));
     let shown = rig.run(&["servers", "show", "one"]).await.json();
     assert_eq!(shown["server_id"], added["server_id"]);
+    let people = rig.run_for_people(&["servers", "show", "one"]).await.stdout;
+    for told in ["process_group", "network_namespace"] {
+        assert!(people.contains(told), "{told} is not in {people}");
+    }
     let by_id = rig
         .run(&["servers", "show", added["server_id"].as_str().expect("an id")])
         .await

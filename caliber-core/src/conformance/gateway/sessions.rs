@@ -48,7 +48,8 @@ pub(super) async fn a_session_tells_what_it_saw(bench: Bench) {
         .caliber
         .tool(&admin(), &record.id, &tool("echo"))
         .await
-        .unwrap();
+        .unwrap()
+        .view;
     assert_eq!(
         fact("ada", "echo"),
         SessionFact::Advertised(view.descriptor.digest())

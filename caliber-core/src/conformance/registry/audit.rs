@@ -190,3 +190,24 @@ pub(super) async fn following_misses_nothing(registry: Arc<dyn Registry>) {
     let rest: Vec<_> = rest.into_iter().map(|entry| entry.entity_id).collect();
     assert_eq!(rest, expected[1..]);
 }
+
+/// What is committed later may have been made earlier: records of reading calls wait to be written together.
+pub(super) async fn the_trail_is_read_by_time(registry: Arc<dyn Registry>) {
+    let record = registered(&*registry, "weather").await;
+    let start = now();
+    // The order of commits; two entries are of one time.
+    for (name, second) in [("d", 4), ("a", 1), ("c", 3), ("b", 2), ("e", 4), ("f", 6)] {
+        let mut made = entry(AuditAction::TestConnection, ("by-time", name));
+        made.at = start + std::time::Duration::from_secs(second);
+        write(&*registry, &record, made).await;
+    }
+    let query = AuditQuery {
+        entity_type: Some("by-time".to_owned()),
+        ..AuditQuery::default()
+    };
+    for limit in [1, 2, 4, 50] {
+        let read = walk(limit, async |page| registry.audit(&query, &page).await.unwrap()).await;
+        let names: Vec<_> = read.iter().map(|entry| entry.entity_id.as_str()).collect();
+        assert_eq!(names, ["f", "e", "d", "c", "b", "a"], "pages of {limit}");
+    }
+}
