@@ -1,5 +1,10 @@
 #![doc = include_str!("../README.md")]
 
+/// The programs of the guide are compiled with the tests.
+#[cfg(all(doctest, feature = "sqlite"))]
+#[doc = include_str!("../docs/embedding.md")]
+struct EmbeddingGuide;
+
 #[cfg(feature = "sqlite")]
 mod installation;
 #[cfg(feature = "sqlite")]

@@ -16,11 +16,11 @@ use measure::Row;
 
 fn main() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let mut holds = true;
+    let mut missed = false;
     let mut print = |rows: Vec<Row>| {
         for row in rows {
             println!("{row}");
-            holds &= row.holds();
+            missed |= row.is_missed();
         }
     };
     println!("| what | figure | target | holds |\n|---|---|---|---|");
@@ -34,6 +34,6 @@ fn main() -> anyhow::Result<()> {
         print(process::idle_memory().await?);
         anyhow::Ok(())
     })?;
-    anyhow::ensure!(holds, "a target does not hold");
+    anyhow::ensure!(!missed, "a target does not hold");
     Ok(())
 }

@@ -8,7 +8,8 @@ pub struct Row {
     what: &'static str,
     figure: String,
     target: String,
-    holds: bool,
+    /// `None` where nothing was measured.
+    holds: Option<bool>,
 }
 
 impl Row {
@@ -18,7 +19,7 @@ impl Row {
             what,
             figure: format!("{value:.2}{unit}{detail}"),
             target: format!("at most {most}{unit}"),
-            holds: value <= most,
+            holds: Some(value <= most),
         }
     }
 
@@ -28,7 +29,7 @@ impl Row {
             what,
             figure: format!("{value:.0}{unit}{detail}"),
             target: format!("at least {least}{unit}"),
-            holds: value >= least,
+            holds: Some(value >= least),
         }
     }
 
@@ -36,21 +37,25 @@ impl Row {
     pub fn skipped(what: &'static str, why: &str) -> Self {
         Self {
             what,
-            figure: format!("not measured: {why}"),
+            figure: why.to_owned(),
             target: "-".into(),
-            holds: true,
+            holds: None,
         }
     }
 
-    /// Whether the target holds.
-    pub fn holds(&self) -> bool {
-        self.holds
+    /// Whether the target was missed. What was not measured neither holds nor misses.
+    pub fn is_missed(&self) -> bool {
+        self.holds == Some(false)
     }
 }
 
 impl fmt::Display for Row {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let holds = if self.holds { "yes" } else { "no" };
+        let holds = match self.holds {
+            Some(true) => "yes",
+            Some(false) => "no",
+            None => "not measured",
+        };
         write!(
             formatter,
             "| {} | {} | {} | {holds} |",

@@ -82,19 +82,30 @@ pub async fn connect_per_call() -> anyhow::Result<Vec<Row>> {
     )])
 }
 
+/// Builds the command, in the profile that is measured, beside this program; its path.
+async fn build_command() -> anyhow::Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    let folder = own
+        .parent()
+        .ok_or_else(|| anyhow::anyhow!("this program stands in no folder"))?;
+    let target = folder
+        .parent()
+        .ok_or_else(|| anyhow::anyhow!("{} stands in no target folder", folder.display()))?;
+    let built = tokio::process::Command::new(env!("CARGO"))
+        .args(["build", "--release", "--features", "cli", "--bin", "caliber", "--quiet", "--manifest-path"])
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml"))
+        .arg("--target-dir")
+        .arg(target)
+        .status()
+        .await?;
+    anyhow::ensure!(built.success(), "the command cannot be built: {built}");
+    Ok(target.join("release/caliber"))
+}
+
 /// The resident memory of `caliber serve` that has been asked a few things.
 pub async fn idle_memory() -> anyhow::Result<Vec<Row>> {
     const WHAT: &str = "idle caliber serve, resident";
-    let Some(command) = std::env::current_exe()?
-        .parent()
-        .map(|folder| folder.join("caliber"))
-        .filter(|path| path.exists())
-    else {
-        return Ok(vec![Row::skipped(
-            WHAT,
-            "build it first: cargo build --release --features cli",
-        )]);
-    };
+    let command = build_command().await?;
     let bench = Bench::open(Vec::new()).await?;
     let ready = bench.folder().join("listening");
     let mut server = tokio::process::Command::new(command)

@@ -199,6 +199,16 @@ impl Caliber {
         self.wait(|caliber| async move { caliber.discover((&principal, surface), &id).await })
     }
 
+    /// See [`server_named`](crate::Caliber::server_named).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn server_named(&self, principal: &Principal, name: &str) -> Result<ServerRecord> {
+        let (principal, name) = (principal.clone(), name.to_owned());
+        self.wait(|caliber| async move { caliber.server_named(&principal, &name).await })
+    }
+
     /// See [`tools`](crate::Caliber::tools).
     ///
     /// # Errors
