@@ -92,7 +92,16 @@ async fn build_command() -> anyhow::Result<PathBuf> {
         .parent()
         .ok_or_else(|| anyhow::anyhow!("{} stands in no target folder", folder.display()))?;
     let built = tokio::process::Command::new(env!("CARGO"))
-        .args(["build", "--release", "--features", "cli", "--bin", "caliber", "--quiet", "--manifest-path"])
+        .args([
+            "build",
+            "--release",
+            "--features",
+            "cli",
+            "--bin",
+            "caliber",
+            "--quiet",
+            "--manifest-path",
+        ])
         .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml"))
         .arg("--target-dir")
         .arg(target)
