@@ -12,7 +12,7 @@ use crate::conformance::samples::*;
 use crate::descriptor::Descriptor;
 use crate::error::Result;
 use crate::grant::{Grant, GrantedTools, Grantee, Membership};
-use crate::id::{ApprovalId, GrantId, InvocationId, ProjectId, SecretId, ServerId, TokenId};
+use crate::id::{ApprovalId, AuditId, GrantId, InvocationId, ProjectId, SecretId, ServerId, TokenId};
 use crate::inventory::WithheldTool;
 use crate::invocation::{Invocation, InvocationOutcome};
 use crate::memory::MemoryRegistry;
@@ -621,7 +621,12 @@ impl History {
                 .map(|settlement| (settlement.outcome, settlement.reason));
             line("call", &(call.invocation, end));
         }
-        for entry in registry.audit(&AuditQuery::default(), &page).await.unwrap().items {
+        // In the order of commits: entries that a registry makes by itself have the time of its own clock.
+        let trail = AuditQuery {
+            after: Some(AuditId::new()),
+            ..AuditQuery::default()
+        };
+        for entry in registry.audit(&trail, &page).await.unwrap().items {
             line(
                 "entry",
                 &(entry.action, entry.entity_type, entry.entity_id, entry.project),
