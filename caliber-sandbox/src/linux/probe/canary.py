@@ -95,10 +95,11 @@ if host > 8:
     attempt("sense_process", lambda: os.kill(host, 0), held=("ESRCH",))
     attempt("signal_process", lambda: os.kill(host, 0))
 
-# System calls, by number: unshare, io_uring_setup, keyctl, process_vm_readv, userfaultfd, kcmp, bpf, shmget, mq_open.
+# System calls, by number: unshare, io_uring_setup, keyctl, process_vm_readv, userfaultfd, kcmp, bpf, shmget, mq_open;
+# and to clear up after the last two shmctl and mq_unlink.
 NUMBERS = {
-    "x86_64": (272, 425, 250, 310, 323, 312, 321, 29, 240),
-    "aarch64": (97, 425, 219, 270, 282, 272, 280, 194, 180),
+    "x86_64": (272, 425, 250, 310, 323, 312, 321, 29, 240, 31, 241),
+    "aarch64": (97, 425, 219, 270, 282, 272, 280, 194, 180, 195, 181),
 }
 SURFACE = ("unshare", "io_uring", "keyctl", "process_vm", "userfaultfd", "kcmp", "bpf", "sysv_shm", "message_queue")
 status = {}
@@ -111,14 +112,20 @@ try:
     def call(number, *arguments):
         ctypes.set_errno(0)
         arguments = [ctypes.c_long(value) if isinstance(value, int) else value for value in arguments]
-        if libc.syscall(ctypes.c_long(number), *arguments) == -1:
+        answer = libc.syscall(ctypes.c_long(number), *arguments)
+        if answer == -1:
             raise OSError(ctypes.get_errno(), "refused")
+        if number == numbers[7]:
+            call(numbers[9], answer, 0, 0)
+        if number == numbers[8]:
+            call(numbers[10], QUEUE)
 
     space = ctypes.create_string_buffer(256)
+    QUEUE = ctypes.create_string_buffer(b"caliber-probe-%d" % os.getpid())
     ARGUMENTS = (
         (0x10000000,), (1, space), (0, -3, 0), (os.getpid(), 0, 0, 0, 0, 0), (1,),
         (os.getpid(), os.getpid(), 1, 0, 0), (0, space, 72), (0, 4096, 0o1600),
-        (ctypes.create_string_buffer(b"caliber-probe"), 0o102, 0o600, 0),
+        (QUEUE, 0o102, 0o600, 0),
     )
     # A call that complains of its arguments was let through.
     REFUSALS = ("ENOSYS", "EPERM", "EACCES")
