@@ -154,18 +154,33 @@ impl SnapshotStore {
         })
     }
 
-    /// The copy of a pinned program. It is read whole the first time; where it is gone or damaged, it is made anew from
-    /// the source, if that is still the same. Blocks.
+    /// Sees to it that there is a right copy of a pinned program. It is read whole the first time; where it is gone or
+    /// damaged, it is made anew from the source, if that is still the same. Blocks.
     ///
     /// # Errors
     ///
     /// `Unavailable` with [`SourceChanged`](ReasonCode::SourceChanged) when there is no copy and the source is another
     /// one now; else as [`SnapshotStore::pin`].
-    pub fn locate(&self, pinned: &PinnedProgram, stop: &Stop) -> Result<Snapshot> {
+    pub fn ensure(&self, pinned: &PinnedProgram, stop: &Stop) -> Result<()> {
         self.check_program(&pinned.program)?;
         if !self.is_checked(pinned.source) && !self.check_copy(pinned.source, stop)? {
             self.restore(pinned, stop)?;
         }
+        Ok(())
+    }
+
+    /// Whether [`ensure`](Self::ensure) would find the copy there and checked: one look at a folder.
+    pub fn is_ready(&self, pinned: &PinnedProgram) -> bool {
+        self.is_checked(pinned.source)
+    }
+
+    /// The copy of a pinned program, after [`ensure`](Self::ensure). Blocks.
+    ///
+    /// # Errors
+    ///
+    /// As [`ensure`](Self::ensure).
+    pub fn locate(&self, pinned: &PinnedProgram, stop: &Stop) -> Result<Snapshot> {
+        self.ensure(pinned, stop)?;
         let folder = snapshot::folder(&self.path, &pinned.source);
         Ok(match &pinned.program {
             Program::Python { source_roots, .. } => Snapshot {

@@ -7,6 +7,9 @@
 //! Everything that a program names (source roots, package roots, executables) lies on the machine of the service, and
 //! so do the private copies: pinning reads them there. The control plane needs no access to them.
 //!
+//! Whoever holds the token may run any code there, as far as the sandbox lets code go. Runs are kept apart by the
+//! project that the control plane names; control planes that must not meet get a service each.
+//!
 //! # Protocol
 //!
 //! HTTP/1.1 with JSON bodies, and `Authorization: Bearer …` on all routes but `GET /health`. `GET /v1/report` answers

@@ -17,7 +17,7 @@ use lru::LruCache;
 
 use crate::linux::engine::Engine;
 use crate::linux::probe::{self, Probe};
-use crate::pin::{Snapshot, SnapshotStore, Stop};
+use crate::pin::{SnapshotStore, Stop};
 use crate::places::Places;
 use crate::report;
 use crate::settings::SandboxSettings;
@@ -121,8 +121,8 @@ impl LocalSandbox {
 
     async fn run_request(&self, request: RunRequest) -> Result<RunOutcome> {
         let engine = self.engine()?;
-        match self.locate(&request.program, request.deadline).await {
-            Ok(_) => engine.run(request).await,
+        match self.ensure(&request.program, request.deadline).await {
+            Ok(()) => engine.run(request).await,
             Err(error) if error.kind() == ErrorKind::Timeout => Ok(self.late(&request)),
             Err(error) => Err(error),
         }
@@ -145,13 +145,17 @@ impl LocalSandbox {
         }
     }
 
-    /// The checked copy of a program. Ends with its caller.
-    async fn locate(&self, program: &Arc<PinnedProgram>, deadline: Deadline) -> Result<Snapshot> {
+    /// Sees to it that there is a right copy of a program. Ends with its caller.
+    async fn ensure(&self, program: &Arc<PinnedProgram>, deadline: Deadline) -> Result<()> {
         let snapshots = self.snapshots()?;
+        // One look at a folder that was looked at before costs less than a thread that may wait.
+        if snapshots.is_ready(program) {
+            return Ok(());
+        }
         let program = Arc::clone(program);
         let stop = Stop::at(deadline);
         let _guard = stop.guard();
-        blocking(move || snapshots.locate(&program, &stop)).await
+        blocking(move || snapshots.ensure(&program, &stop)).await
     }
 
     fn engine(&self) -> Result<&Engine> {
@@ -226,7 +230,7 @@ impl Sandbox for LocalSandbox {
         }
         let program = Arc::new(program.clone());
         let _place = self.places.take(deadline).await?;
-        self.locate(&program, deadline).await?;
+        self.ensure(&program, deadline).await?;
         let reflection = engine.inspect(&program, deadline).await?;
         // What failed may have failed for a reason that passes.
         if reflection.available {

@@ -154,19 +154,32 @@ fn contain() {
     }
 }
 
+/// A machine on which only these calls fail.
+fn refuse(numbers: &[i64], errno: i32) {
+    let refused = numbers.iter().map(|number| (*number, Vec::new())).collect();
+    seccompiler::apply_filter_all_threads(&filter(refused, errno)).unwrap();
+}
+
 #[test]
 fn a_contained_copy_prints_its_report() {
-    if std::env::var_os(CONTAINED).is_none() {
+    let Some(how) = std::env::var_os(CONTAINED) else {
         return;
+    };
+    match how.to_str().unwrap() {
+        "container" => contain(),
+        // As AppArmor does on Ubuntu: the namespace is made, and has no rights.
+        "powerless" => refuse(&[libc::SYS_mount], libc::EACCES),
+        "no landlock" => refuse(&[libc::SYS_landlock_create_ruleset], libc::EOPNOTSUPP),
+        other => panic!("{other}"),
     }
-    contain();
     let (mut settings, folder) = settings();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let sandbox = LocalSandbox::start(settings.clone()).await.unwrap();
         println!("{MARK}{}", serde_json::to_string(&*sandbox.report()).unwrap());
-        let refused = sandbox.reserve(Deadline::after(LONG)).await.unwrap_err();
-        println!("{MARK}{refused}");
+        let reserved = sandbox.reserve(Deadline::after(LONG)).await;
+        let refusal = reserved.map_or_else(|error| error.to_string(), |_| String::new());
+        println!("{MARK}{refusal}");
     });
     settings.allow_unenforced = true;
     runtime.block_on(async {
@@ -189,22 +202,22 @@ fn a_contained_copy_prints_its_report() {
     });
 }
 
-#[test]
-fn in_a_container_the_report_is_truthful_and_the_default_refuses() {
+/// What a copy of this binary says on a machine that is like `how`.
+fn lines_of_a_copy(how: &str) -> Vec<String> {
     let output = Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
             "probe::a_contained_copy_prints_its_report",
             "--nocapture",
         ])
-        .env(CONTAINED, "1")
+        .env(CONTAINED, how)
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     let lines: Vec<_> = text
         .lines()
         .filter_map(|line| line.split_once(MARK))
-        .map(|(_, line)| line)
+        .map(|(_, line)| line.to_owned())
         .collect();
     assert_eq!(
         lines.len(),
@@ -212,7 +225,42 @@ fn in_a_container_the_report_is_truthful_and_the_default_refuses() {
         "{text}\n{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    let report: SandboxReport = serde_json::from_str(lines[0]).unwrap();
+    lines
+}
+
+#[test]
+fn namespaces_without_rights_are_none() {
+    let lines = lines_of_a_copy("powerless");
+    let report: SandboxReport = serde_json::from_str(&lines[0]).unwrap();
+    assert!(!report.is_available());
+    let open = ["mount_private", "EACCES"];
+    match state(&report, Guarantee::FsRead) {
+        Enforcement::Partial { gaps, .. } => {
+            assert!(
+                gaps.last().unwrap().contains("mount_private failed with EACCES"),
+                "{gaps:?}"
+            );
+        }
+        Enforcement::NotEnforced { stage, errno, .. } => assert_eq!([stage, errno], open),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn without_landlock_a_private_root_is_enough_and_is_said_to_be_all() {
+    let lines = lines_of_a_copy("no landlock");
+    let report: SandboxReport = serde_json::from_str(&lines[0]).unwrap();
+    assert!(report.is_available(), "{report:?}");
+    for guarantee in [Guarantee::FsRead, Guarantee::FsWrite] {
+        let by = vec!["mount_namespace".to_owned()];
+        assert_eq!(state(&report, guarantee), &Enforcement::Enforced { by });
+    }
+}
+
+#[test]
+fn in_a_container_the_report_is_truthful_and_the_default_refuses() {
+    let lines = lines_of_a_copy("container");
+    let report: SandboxReport = serde_json::from_str(&lines[0]).unwrap();
     assert!(!report.is_available());
     assert_eq!(report.problem, None);
     match state(&report, Guarantee::TreeKill) {
@@ -241,10 +289,10 @@ fn in_a_container_the_report_is_truthful_and_the_default_refuses() {
         other => panic!("{other:?}"),
     }
     assert!(!state(&report, Guarantee::ProcVisibility).is_enforced());
-    let refusal = lines[1];
+    let refusal = &lines[1];
     assert!(refusal.contains("fs_read"), "{refusal}");
     assert!(refusal.contains("caliber sandbox serve"), "{refusal}");
-    let allowed: SandboxReport = serde_json::from_str(lines[2]).unwrap();
+    let allowed: SandboxReport = serde_json::from_str(&lines[2]).unwrap();
     assert!(allowed.is_available());
     assert_eq!(allowed.missing(), report.missing());
     // What the operator allows runs, and says what did not hold.
