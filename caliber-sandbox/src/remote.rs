@@ -18,8 +18,10 @@
 //! core's error; an answer without such a body comes from something between the two.
 
 mod client;
+mod dial;
 #[cfg(target_os = "linux")]
 mod service;
+mod settings;
 #[cfg_attr(
     not(target_os = "linux"),
     allow(dead_code, reason = "one half is the service's, which runs on Linux")
@@ -31,7 +33,8 @@ mod token;
 )]
 mod wire;
 
-pub use client::{RemoteSandbox, RemoteSettings};
+pub use client::RemoteSandbox;
 #[cfg(target_os = "linux")]
 pub use service::{ServiceOptions, serve};
+pub use settings::RemoteSettings;
 pub use token::ServiceToken;

@@ -5,49 +5,41 @@
 //! is remembered. In what can be built a program of ours reaches for things laid out on the machine. What it could not
 //! reach is enforced; the settings of the kernel are read only to say what an operator can do about the rest.
 
-use std::collections::BTreeMap;
 use std::ffi::CString;
-use std::fs::File;
-use std::io::Write as _;
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use caliber_core::Error;
 use caliber_core::sandbox::{Guarantee, SandboxReport};
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::pipe::PipeFlags;
-use serde::Deserialize;
 
-use super::cgroup::{ControlGroups, Found, Group, GroupLimits};
-use super::confinement::{Confinement, Namespaces};
+use super::cgroup::{ControlGroups, Found, GroupLimits};
+use super::confinement::Confinement;
 use super::interpreter::Interpreter;
 use super::landlock;
 use super::layers::Layers;
-use super::spawn::{self, Child, Descriptors, SpawnFailure, Stage};
+use super::spawn::{self, SpawnFailure, Stage};
 use super::tool;
 use crate::settings::{Limits, SandboxSettings};
 
+mod canary;
 mod findings;
 mod host;
 mod remedy;
 
-pub(crate) use findings::Findings;
+use canary::{Answer, Canary, Problem};
+use findings::Findings;
 use host::Host;
 
 const CANARY: &str = include_str!("probe/canary.py");
 /// How long one canary may take.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long a process that wants to stay is waited for; and how long it stays where nothing ends it.
-const STAYS_SHORT: Duration = Duration::from_millis(1500);
+/// How long a process that wants to stay does so where nothing ends it, in seconds.
 const STAYS: u64 = 4;
 /// How many processes the canary's sandbox allows, and how many it tries.
 const PROCESSES: u64 = 24;
 const PROCESSES_TRIED: u64 = 40;
-/// The most that a canary may say, in bytes.
-const ANSWER: usize = 64 << 10;
 /// The least memory that the canary is given, in bytes: what a tool has may be too little for an interpreter.
 const MEMORY: u64 = 256 << 20;
 
@@ -183,25 +175,6 @@ pub(crate) struct Failed {
     pub(crate) errno: Errno,
 }
 
-/// What a canary said and what was seen of it.
-#[derive(Debug, Default, Deserialize)]
-pub(crate) struct Answer {
-    pub(crate) tries: BTreeMap<String, String>,
-    #[serde(default)]
-    pub(crate) status: BTreeMap<String, u64>,
-    #[serde(default)]
-    pub(crate) forked: u64,
-    /// Whether it could leave a process behind.
-    #[serde(default)]
-    pub(crate) daemon: bool,
-    /// Whether a process of it was there after its end.
-    #[serde(skip)]
-    pub(crate) stayed: bool,
-    /// Namespaces that are the machine's, though they should not be.
-    #[serde(skip)]
-    pub(crate) shared: Vec<&'static str>,
-}
-
 /// The canaries, one after the other.
 struct Trial<'a> {
     settings: &'a SandboxSettings,
@@ -329,28 +302,6 @@ impl Trial<'_> {
     }
 }
 
-enum Problem {
-    Spawn(SpawnFailure),
-    Other(String),
-}
-
-impl Problem {
-    fn io(error: std::io::Error) -> Self {
-        Self::Other(format!("the probe of the sandbox could not be laid out: {error}"))
-    }
-
-    fn system(errno: Errno) -> Self {
-        Self::Other(format!("the probe of the sandbox could not be watched: {errno}"))
-    }
-
-    fn text(self) -> String {
-        match self {
-            Self::Spawn(failure) => failure.to_string(),
-            Self::Other(problem) => problem,
-        }
-    }
-}
-
 /// What the kernel answers to a question for its version of Landlock.
 fn landlock_errno() -> Errno {
     if Path::new("/sys/kernel/security/lsm").exists() {
@@ -360,164 +311,9 @@ fn landlock_errno() -> Errno {
     }
 }
 
-/// A canary that runs.
-struct Canary {
-    child: Child,
-    group: Option<Group>,
-    question: OwnedFd,
-    answer: OwnedFd,
-    complaint: OwnedFd,
-}
-
-impl Canary {
-    fn start(prepared: &Arc<spawn::Prepared>, group: Option<Group>) -> Result<Self, Problem> {
-        let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(Problem::system);
-        let (stdin, question) = pipe()?;
-        let (answer, stdout) = pipe()?;
-        let (complaint, stderr) = pipe()?;
-        let descriptors = Descriptors {
-            stdin: stdin.as_fd(),
-            stdout: stdout.as_fd(),
-            stderr: stderr.as_fd(),
-            channel: None,
-            cgroups: group.as_ref().map_or(&[], Group::joining),
-        };
-        let child = spawn::spawn(prepared, descriptors).map_err(Problem::Spawn)?;
-        Ok(Self {
-            child,
-            group,
-            question,
-            answer,
-            complaint,
-        })
-    }
-
-    /// Asks, waits for the answer and for the end, and looks whether something stays.
-    fn ask(mut self, question: &[u8], namespaces: Namespaces) -> Result<Answer, Problem> {
-        // It waits for the question, so that it can be looked at.
-        let pid = self.child.pid().as_raw_nonzero().get();
-        let shared = shared_namespaces(pid, namespaces);
-        let status = outside_status(pid);
-        let end = Instant::now() + PATIENCE;
-        let asked = File::from(self.question).write_all(question);
-        let text = read_until(&self.answer, end, true)?;
-        let exit = loop {
-            wait_for(&self.child.pidfd(), end)?;
-            match self.child.collect().map_err(Problem::system)? {
-                Some(exit) => break Some(exit),
-                None if Instant::now() < end => {}
-                None => {
-                    self.child.kill();
-                    break None;
-                }
-            }
-        };
-        if let Some(group) = &self.group {
-            group.kill();
-        }
-        let answer: Option<Answer> = serde_json::from_slice(&text).ok();
-        let Some(mut answer) = answer else {
-            let complaint = read_until(&self.complaint, Instant::now(), false).unwrap_or_default();
-            let complaint = String::from_utf8_lossy(&complaint);
-            let last = complaint.lines().last().unwrap_or("it said nothing");
-            let how = match (exit, asked) {
-                (None, _) => "did not end in time".to_owned(),
-                (Some(exit), _) => format!("ended with {exit:?}"),
-            };
-            return Err(Problem::Other(format!(
-                "the interpreter does not work inside of the sandbox: it {how}: {}",
-                caliber_core::text::shown(last)
-            )));
-        };
-        // Who stays holds the other end.
-        let stayed_until = Instant::now() + STAYS_SHORT;
-        read_until(&self.answer, stayed_until, false)?;
-        answer.stayed = Instant::now() >= stayed_until;
-        answer.shared = shared;
-        // What the kernel says to us counts for more than what it said in there.
-        answer.status.extend(status);
-        Ok(answer)
-    }
-}
-
-/// Reads until the other end is closed (or, with `line`, until a line is whole), or until `end`.
-fn read_until(from: &OwnedFd, end: Instant, line: bool) -> Result<Vec<u8>, Problem> {
-    let mut text = Vec::new();
-    let mut chunk = [0; 4096];
-    while text.len() < ANSWER && wait_for(&from.as_fd(), end)? {
-        match rustix::io::read(from, &mut chunk) {
-            Ok(0) => break,
-            Ok(count) => text.extend_from_slice(chunk.get(..count).unwrap_or_default()),
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(Problem::system(errno)),
-        }
-        if line && text.last() == Some(&b'\n') {
-            break;
-        }
-    }
-    Ok(text)
-}
-
-/// Waits until `descriptor` is readable or closed; `false` at the end of the time.
-fn wait_for(descriptor: &impl AsFd, end: Instant) -> Result<bool, Problem> {
-    loop {
-        let left = end.saturating_duration_since(Instant::now());
-        let timeout = Timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: left.subsec_nanos().into(),
-        };
-        let mut polled = [PollFd::new(descriptor, PollFlags::IN)];
-        match rustix::event::poll(&mut polled, Some(&timeout)) {
-            Ok(count) => return Ok(count > 0),
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(Problem::system(errno)),
-        }
-    }
-}
-
-/// The kernel's account of a living child, seen from outside.
-fn outside_status(pid: i32) -> BTreeMap<String, u64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let fields = [
-        ("Seccomp", "seccomp", 10),
-        ("NoNewPrivs", "no_new_privileges", 10),
-        ("CapEff", "capabilities", 16),
-    ];
-    let value = |field: &str, radix| {
-        let line = text.lines().find(|line| line.starts_with(&format!("{field}:")))?;
-        u64::from_str_radix(line.split_once(':')?.1.trim(), radix).ok()
-    };
-    fields
-        .into_iter()
-        .filter_map(|(field, name, radix)| Some((name.to_owned(), value(field, radix)?)))
-        .collect()
-}
-
-/// The namespaces of a living child that are the machine's although they should be its own, seen from outside.
-fn shared_namespaces(pid: i32, wanted: Namespaces) -> Vec<&'static str> {
-    let names = [
-        ("user", wanted.user),
-        ("mnt", wanted.mount),
-        ("pid", wanted.pid),
-        ("net", wanted.network),
-        ("ipc", wanted.ipc),
-        ("uts", wanted.uts),
-        ("cgroup", wanted.cgroup),
-    ];
-    names
-        .into_iter()
-        .filter(|(_, wanted)| *wanted)
-        .map(|(name, _)| name)
-        .filter(|name| {
-            let of = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/{name}")).ok();
-            // What may not be looked at is another user's, and then its namespaces are too.
-            matches!((of("self"), of(&pid.to_string())), (Some(ours), Some(its)) if ours == its)
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
     use std::process::{Command, Stdio};
 
     use super::*;

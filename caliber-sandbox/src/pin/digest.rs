@@ -4,7 +4,7 @@ use std::path::Path;
 
 use caliber_core::digest::{EnvironmentDigest, SourceDigest};
 
-use super::tree::SourceFile;
+use super::source::SourceFile;
 
 pub(super) fn hex(source: SourceDigest) -> String {
     source.to_string().trim_start_matches("sha256:").to_owned()

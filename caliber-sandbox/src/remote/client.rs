@@ -1,12 +1,10 @@
 //! The port over a service.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use caliber_core::address::is_loopback_host;
 use caliber_core::admission::{RunPermit, Slot};
 use caliber_core::clock::Deadline;
 use caliber_core::json::{JsonLimits, JsonText};
@@ -16,17 +14,14 @@ use caliber_core::sandbox::{
     SandboxReport,
 };
 use caliber_core::text::shown;
-use caliber_core::{Error, ErrorKind, FieldProblem, Result};
+use caliber_core::{Error, ErrorKind, Result};
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
-use rustls::crypto::CryptoProvider;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use rustls_platform_verifier::Verifier;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use url::Url;
 
-use super::token::ServiceToken;
+use super::dial::client;
+use super::settings::RemoteSettings;
 use super::wire::{ErrorWire, InspectWire, OutcomeWire, PinWire, RunWire, milliseconds};
 use crate::places::Places;
 use crate::report;
@@ -37,85 +32,6 @@ const WAY: Duration = Duration::from_millis(500);
 const RETRY: Duration = Duration::from_secs(2);
 /// How long such an asking may take.
 const REFRESH: Duration = Duration::from_secs(10);
-
-/// How a service is reached.
-#[derive(Clone, Debug)]
-pub struct RemoteSettings {
-    /// Its address, such as `https://sandbox.internal:8443`; `http` only on this machine.
-    pub url: Url,
-    /// Its token.
-    pub token: ServiceToken,
-    /// Root certificates to trust beside the platform's, as PEM; default: none.
-    pub extra_roots: Vec<u8>,
-    /// The guarantees without which nothing runs, whatever the service itself requires; default
-    /// [`Guarantee::DEFAULT_REQUIRED`].
-    pub required: Vec<Guarantee>,
-    /// Runs tools although required guarantees are missing; every outcome says which. Default: false.
-    pub allow_unenforced: bool,
-    /// Runs at once; more wait here. No more than the service's places are of use. Default: 8.
-    pub places: usize,
-    /// Runs that may wait for a place; default 256.
-    pub queue: usize,
-    /// How old a report may be before it is asked for again; default 30 s.
-    pub report_age: Duration,
-    /// The longest time to connect; default 5 s.
-    pub connect_timeout: Duration,
-    /// The largest answer beside the result of a run (output, report, source), in bytes; default 8 MiB.
-    pub answer_bytes: usize,
-}
-
-impl RemoteSettings {
-    /// The defaults, for the service at `url`.
-    pub fn new(url: Url, token: ServiceToken) -> Self {
-        Self {
-            url,
-            token,
-            extra_roots: Vec::new(),
-            required: Guarantee::DEFAULT_REQUIRED.to_vec(),
-            allow_unenforced: false,
-            places: 8,
-            queue: 256,
-            report_age: Duration::from_secs(30),
-            connect_timeout: Duration::from_secs(5),
-            answer_bytes: 8 << 20,
-        }
-    }
-
-    fn check(&self) -> Result<()> {
-        let mut problems = Vec::new();
-        let mut problem = |field: &str, problem: &str| {
-            problems.push(FieldProblem {
-                field: format!("remote.{field}"),
-                problem: problem.to_owned(),
-            });
-        };
-        match self.url.scheme() {
-            "https" => {}
-            "http" if is_loopback_host(&self.url) => {}
-            "http" => problem(
-                "url",
-                "must be https: tools' arguments and secrets travel over it; http is for this machine only (127.0.0.1, ::1, localhost)",
-            ),
-            _ => problem("url", "must begin with https://"),
-        }
-        if self.url.host().is_none() {
-            problem("url", "must name a host");
-        }
-        if !self.url.username().is_empty() || self.url.password().is_some() {
-            problem("url", "must not hold credentials; they belong into the token");
-        }
-        if self.url.query().is_some() || self.url.fragment().is_some() {
-            problem("url", "must not have a query or a fragment");
-        }
-        if self.places == 0 {
-            problem("places", "must be above zero");
-        }
-        match problems.is_empty() {
-            true => Ok(()),
-            false => Err(Error::invalid_fields(problems)),
-        }
-    }
-}
 
 /// Runs code tools by a service elsewhere. The program's folders and files lie on the machine of the service.
 ///
@@ -519,68 +435,4 @@ fn unreached(settings: &RemoteSettings, why: &str) -> SandboxReport {
         )),
         unenforced_allowed: settings.allow_unenforced,
     }
-}
-
-async fn client(settings: &RemoteSettings) -> Result<reqwest::Client> {
-    let tls = match settings.url.scheme() {
-        "https" => {
-            let roots = settings.extra_roots.clone();
-            tokio::task::spawn_blocking(move || trusting_tls(&roots))
-                .await
-                .map_err(|error| Error::internal("loading the certificates broke off").with_source(error))??
-        }
-        // Plain HTTP: no root is trusted, so that nothing could be sent over TLS by mistake.
-        _ => rustls::ClientConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()
-            .map_err(|error| Error::internal("TLS could not be set up").with_source(error))?
-            .with_root_certificates(rustls::RootCertStore::empty())
-            .with_no_client_auth(),
-    };
-    let mut builder = reqwest::Client::builder()
-        .tls_backend_preconfigured(tls)
-        .no_proxy()
-        .redirect(reqwest::redirect::Policy::none())
-        .retry(reqwest::retry::never())
-        .referer(false)
-        .http1_only()
-        .tcp_nodelay(true)
-        .connect_timeout(settings.connect_timeout)
-        // A resting connection that the other side closes at the wrong moment would lose a run.
-        .pool_max_idle_per_host(0);
-    if settings.url.scheme() == "http" {
-        // This machine, whatever the resolver says.
-        let port = settings.url.port_or_known_default().unwrap_or_default();
-        builder = builder.resolve_to_addrs(
-            "localhost",
-            &[
-                SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port),
-                SocketAddr::new(Ipv6Addr::LOCALHOST.into(), port),
-            ],
-        );
-    }
-    builder
-        .build()
-        .map_err(|error| Error::internal("the HTTP client could not be set up").with_source(error))
-}
-
-/// Passed explicitly, so that a provider of the embedding program is neither needed nor disturbed.
-fn provider() -> Arc<CryptoProvider> {
-    Arc::new(rustls::crypto::ring::default_provider())
-}
-
-fn trusting_tls(extra_roots: &[u8]) -> Result<rustls::ClientConfig> {
-    let extra = CertificateDer::pem_slice_iter(extra_roots)
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| {
-            Error::invalid("remote.extra_roots", "these are no certificates in PEM").with_source(error)
-        })?;
-    let unusable = |text: &str, error: rustls::Error| Error::internal(text).with_source(error);
-    let verifier = Verifier::new_with_extra_roots(extra, provider())
-        .map_err(|error| unusable("no trusted certificates could be loaded", error))?;
-    Ok(rustls::ClientConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()
-        .map_err(|error| unusable("TLS could not be set up", error))?
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(verifier))
-        .with_no_client_auth())
 }

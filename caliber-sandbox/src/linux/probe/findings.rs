@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use caliber_core::sandbox::{Enforcement, Guarantee, SandboxReport};
 use rustix::io::Errno;
 
+use super::canary::Answer;
 use super::remedy::{Hints, remedy};
-use super::{Answer, Failed, PROCESSES, Plan};
+use super::{Failed, PROCESSES, Plan};
 use crate::linux::cgroup::{ControlGroups, Gap};
 use crate::linux::spawn::Stage;
 use crate::settings::SandboxSettings;
