@@ -26,9 +26,13 @@ use crate::policy::{SideEffectLevel, ToolPolicy};
 use crate::principal::{Principal, Surface};
 use crate::reason::ReasonCode;
 use crate::registry::{RunAdmissionQuery, StoredRunFacts};
-use crate::sandbox::{Exit, Phase, Resource, RunOutcome, RunRequest, RunStatus};
+use crate::sandbox::{RunOutcome, RunRequest, RunStatus};
 use crate::schema::{Fit, Part};
 use crate::secret::SecretText;
+
+mod ending;
+
+use ending::{Ending, ending};
 
 /// What a sandbox may take beyond the deadline to answer for itself.
 const SANDBOX_GRACE: Duration = Duration::from_millis(500);
@@ -479,91 +483,5 @@ impl Run {
         let allowed = tool.unwrap_or(self.inner.settings.call_timeout);
         let length = self.call.timeout.map_or(allowed, |wanted| wanted.min(allowed));
         Deadline::after(length.saturating_sub(self.started.elapsed()))
-    }
-}
-
-/// What the ledger says of a run.
-struct Ending {
-    outcome: InvocationOutcome,
-    reason: Option<ReasonCode>,
-    /// No value, no argument, and nothing that the tool wrote but the type of what it raised.
-    detail: Option<String>,
-}
-
-/// The table of [`Caliber::run_code_tool`].
-fn ending(status: &RunStatus) -> Ending {
-    use InvocationOutcome::{Ok, Timeout, ToolError, UpstreamError};
-    let (outcome, reason, detail) = match status {
-        RunStatus::Ok { .. } => (Ok, None, None),
-        RunStatus::ToolError { error_type, .. } => (ToolError, None, Some(format!("it raised {error_type}"))),
-        RunStatus::NoResult {
-            phase: Phase::Run,
-            exit,
-        } => (
-            ToolError,
-            Some(ReasonCode::ToolCrashed),
-            Some(format!("it ended without a result, {}", exited(*exit))),
-        ),
-        RunStatus::NoResult { phase, exit } => (
-            UpstreamError,
-            Some(ReasonCode::SandboxFailed),
-            Some(format!("it ended {}, {}", during(*phase), exited(*exit))),
-        ),
-        RunStatus::ResourceLimit { resource } => (
-            ToolError,
-            Some(ReasonCode::ToolCrashed),
-            Some(format!("it met its limit of {}", limited(*resource))),
-        ),
-        RunStatus::DeadlineExceeded { phase } => (
-            Timeout,
-            Some(ReasonCode::Timeout),
-            Some(format!("the deadline passed {}", during(*phase))),
-        ),
-        RunStatus::ResultInvalid { problem } => (
-            UpstreamError,
-            Some(ReasonCode::ResultInvalid),
-            Some(problem.clone()),
-        ),
-        RunStatus::ResultTooLarge { limit } => (
-            UpstreamError,
-            Some(ReasonCode::ResultTooLarge),
-            Some(format!("the value is larger than {limit} bytes")),
-        ),
-        RunStatus::ProtocolViolation { problem } => (
-            UpstreamError,
-            Some(ReasonCode::ProtocolViolation),
-            Some(problem.clone()),
-        ),
-    };
-    Ending {
-        outcome,
-        reason,
-        detail,
-    }
-}
-
-fn during(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Queue => "in the queue",
-        Phase::Spawn => "while its process was made",
-        Phase::Import => "during the import",
-        Phase::Run => "during the run",
-    }
-}
-
-fn exited(exit: Exit) -> String {
-    match exit {
-        Exit::Code(code) => format!("with exit code {code}"),
-        Exit::Signal(signal) => format!("by signal {signal}"),
-        Exit::Unknown => "nobody can tell how".to_owned(),
-    }
-}
-
-fn limited(resource: Resource) -> &'static str {
-    match resource {
-        Resource::Memory => "memory",
-        Resource::Cpu => "processor time",
-        Resource::Processes => "processes",
-        Resource::Disk => "disk space",
     }
 }

@@ -18,6 +18,8 @@ use crate::readiness::{Boundary, Readiness};
 use crate::reason::{Reason, ReasonCode};
 use crate::server::ServerStatus;
 
+mod runs;
+
 /// Runs every law.
 ///
 /// # Panics
@@ -30,6 +32,8 @@ pub fn run(policy: &dyn AdmissionPolicy) {
     only_the_very_approval_counts(policy);
     break_glass_is_for_admins(policy);
     contradictions_are_refused(policy);
+    runs::the_first_failing_step_of_a_run_answers(policy);
+    runs::what_stops_no_run(policy);
 }
 
 /// A call with effects that needs approval, has it, and is allowed.

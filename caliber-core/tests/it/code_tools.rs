@@ -1,15 +1,19 @@
 //! Code tools: registered, found, changed, and seen by whom.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use caliber_core::admission::{AdmissionFacts, AdmissionPolicy, Decision};
 use caliber_core::audit::{AuditAction, AuditQuery};
-use caliber_core::code_tool::{CodeToolRecord, CodeToolStatus, LifecycleStage};
+use caliber_core::code_tool::{CodeToolDefinition, CodeToolRecord, CodeToolStatus, LifecycleStage};
 use caliber_core::grant::{GrantedTools, Grantee};
 use caliber_core::id::CodeToolId;
-use caliber_core::memory::{self, Parts};
+use caliber_core::memory::{self, Parts, ReferencePolicy};
 use caliber_core::page::PageRequest;
 use caliber_core::principal::{Principal, Scope, Surface};
-use caliber_core::reason::ReasonCode;
+use caliber_core::readiness::{Readiness, ReadinessFacts};
+use caliber_core::reason::{Reason, ReasonCode};
 use caliber_core::registry::{CodeToolQuery, DeploymentReference};
 use caliber_core::sandbox::Enforcement;
 use caliber_core::secret::{ConfigValue, SecretReference, SecretText};
@@ -541,4 +545,59 @@ async fn a_family_is_granted_by_whoever_may() {
             .items
             .is_empty()
     );
+}
+
+/// The reference policy with one module that is not allowed, once it is said.
+#[derive(Debug, Default)]
+struct Listing(AtomicBool);
+
+impl AdmissionPolicy for Listing {
+    fn decide(&self, facts: AdmissionFacts<'_>) -> Decision {
+        ReferencePolicy.decide(facts)
+    }
+
+    fn readiness(&self, facts: &ReadinessFacts) -> Readiness {
+        ReferencePolicy.readiness(facts)
+    }
+
+    fn blockers(&self, _: &CodeToolDefinition) -> Vec<Reason> {
+        let closed = self.0.load(Ordering::SeqCst);
+        let blocker = |text: &str| Reason::new(ReasonCode::ModuleNotAllowed, text);
+        if closed {
+            vec![blocker("not on the list"), blocker("nor on the other")]
+        } else {
+            Vec::new()
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_taken_off_the_list_is_neither_registered_nor_run_nor_shown() {
+    let listing = Arc::new(Listing::default());
+    let mut parts = Parts::new();
+    parts.policy = listing.clone();
+    let caliber = parts.caliber();
+    let root = admin_of("home");
+    let tool = register(&caliber, &root, "weather", "1").await.unwrap();
+    let run = async || {
+        let call = caliber_core::CodeToolCall::new(tool.id.clone(), crate::support::json("{}"), HERE);
+        caliber.run_code_tool(&root, call).await
+    };
+    run().await.unwrap();
+    caliber.code_tool_source((&root, HERE), &tool.id).await.unwrap();
+    listing.0.store(true, Ordering::SeqCst);
+    let not_allowed = Some(ReasonCode::ModuleNotAllowed);
+    let error = refused(
+        register(&caliber, &root, "weather", "2").await,
+        ErrorKind::Denied,
+        not_allowed,
+    );
+    assert!(error.to_string().contains("nor on the other"), "{error}");
+    refused(run().await, ErrorKind::Denied, not_allowed);
+    let seen = caliber.code_tool_source((&root, HERE), &tool.id).await.unwrap();
+    assert!(
+        !seen.available && seen.source.is_empty(),
+        "what was kept is not shown either"
+    );
+    assert_eq!(parts.sandbox.runs().len(), 1);
 }
