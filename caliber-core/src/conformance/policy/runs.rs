@@ -75,7 +75,9 @@ fn report() -> SandboxReport {
 }
 
 /// What is wrong and what it is answered with, in the order of the steps. Those with one number exclude each other.
-type Fault = (u8, ReasonCode, fn(&mut CodeToolFacts));
+type Fault = (u8, ReasonCode, Alteration);
+
+type Alteration = fn(&mut CodeToolFacts);
 
 fn faults() -> Vec<Fault> {
     vec![
@@ -197,7 +199,7 @@ pub(super) fn the_first_failing_step_of_a_run_answers(policy: &dyn AdmissionPoli
 
 /// What stops nothing, and who needs no grant and no approval.
 pub(super) fn what_stops_no_run(policy: &dyn AdmissionPolicy) {
-    let passes: [(&str, fn(&mut CodeToolFacts)); 6] = [
+    let passes: [(&str, Alteration); 6] = [
         ("a deprecated version", |facts| {
             facts.status = CodeToolStatus::Deprecated
         }),
