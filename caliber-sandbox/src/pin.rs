@@ -26,6 +26,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
@@ -90,29 +91,44 @@ impl SnapshotStore {
     ///
     /// # Errors
     ///
-    /// `Invalid` for settings that cannot work and for a folder that others may write to; `Unavailable` when it cannot
+    /// `Invalid` for limits that cannot work and for a folder that is another user's or open to others; `Unavailable` when it cannot
     /// be made or opened.
     pub fn open(path: &Path, limits: PinLimits) -> Result<Self> {
         limits.check()?;
         if !path.is_absolute() {
             return Err(Error::invalid("snapshot_folder", "must be an absolute path"));
         }
+        let shown_path = shown(&path.to_string_lossy());
+        let unusable = |error: std::io::Error| {
+            Error::new(
+                ErrorKind::Unavailable,
+                format!(
+                    "the folder {shown_path} for the copies of sources cannot be used: {error}; name another one in the setting snapshot_folder"
+                ),
+            )
+        };
         std::fs::DirBuilder::new()
             .recursive(true)
+            .mode(0o700)
             .create(path)
-            .map_err(storing)?;
-        let folder = File::open(path).map(OwnedFd::from).map_err(storing)?;
-        let status = rustix::fs::fstat(&folder).map_err(|errno| storing(errno.into()))?;
+            .map_err(unusable)?;
+        let folder = File::open(path).map(OwnedFd::from).map_err(unusable)?;
+        let status = rustix::fs::fstat(&folder).map_err(|errno| unusable(errno.into()))?;
         if status.st_uid != rustix::process::geteuid().as_raw() {
             return Err(Error::invalid(
                 "snapshot_folder",
+                format!("{shown_path} belongs to another user; name a folder of this process's own"),
+            ));
+        }
+        // One that was there is not changed: it may be for something else.
+        if Mode::from_raw_mode(status.st_mode).intersects(Mode::RWXG | Mode::RWXO) {
+            return Err(Error::invalid(
+                "snapshot_folder",
                 format!(
-                    "{} belongs to another user; name a folder of this process's own",
-                    shown(&path.to_string_lossy())
+                    "{shown_path} is open to others; make its mode 0700, or name a folder that is not there yet"
                 ),
             ));
         }
-        rustix::fs::fchmod(&folder, Mode::RWXU).map_err(|errno| storing(errno.into()))?;
         let store = Self {
             path: path.to_owned(),
             limits,

@@ -344,6 +344,17 @@ fn limits_that_cannot_work_are_refused_together() {
     let place = Place::new();
     assert!(SnapshotStore::open(&place.store_path(), limits).is_err());
     assert!(SnapshotStore::open(Path::new("relative"), PinLimits::default()).is_err());
+    // A folder that is for something else is left as it is.
+    let open = place.source();
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o755)).unwrap();
+    let error = SnapshotStore::open(&open, PinLimits::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert_eq!(mode(&open), 0o755);
+    // Under a file there can be no folder, whoever asks.
+    let file = place.write("file", "");
+    let error = SnapshotStore::open(&file.join("store"), PinLimits::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.message().contains("snapshot_folder"), "{error}");
 }
 
 #[test]
