@@ -34,6 +34,7 @@ pub mod policy;
 pub mod process;
 pub mod quota;
 pub mod registry;
+pub mod sandbox;
 pub mod secrets;
 
 mod samples;

@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use caliber_core::conformance;
 use caliber_core::conformance::gateway::{Bench, Upstream};
+use caliber_core::conformance::sandbox::Behaviour;
 use caliber_core::json::{JsonLimits, JsonText};
 use caliber_core::memory::{
     self, CallEnd, CountingQuota, LoggedCall, MemoryRegistry, MemorySecrets, Parts, ReferencePolicy,
@@ -10,8 +11,11 @@ use caliber_core::memory::{
 };
 use caliber_core::quota::QuotaStore;
 use caliber_core::registry::{DeploymentReference, Registry};
+use caliber_core::sandbox::{Exit, Phase, Program, RunRequest, RunStatus};
 use caliber_core::secret::{SecretReference, SecretSource, SecretText};
 use caliber_core::server::ServerName;
+
+use crate::support::admin;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_reference_registry_keeps_its_contract() {
@@ -181,4 +185,77 @@ impl Upstream for Scripted {
         let stopped = |call: &LoggedCall| matches!(call.end, Some(CallEnd::Cancelled | CallEnd::TimedOut));
         self.gateway.calls().iter().filter(|call| stopped(call)).count() as u64
     }
+}
+
+/// It runs functions of the test, so it captures no output.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_scripted_sandbox_keeps_the_contract_of_its_port() {
+    let (mut tried, mut left_out) = (0, Vec::new());
+    for case in conformance::sandbox::cases() {
+        if case.name == "output_is_bounded_and_counted" {
+            left_out.push(case.name);
+            continue;
+        }
+        case.run(scripted_bench()).await;
+        tried += 1;
+    }
+    assert!(tried > 10 && left_out.len() == 1);
+}
+
+fn scripted_bench() -> conformance::sandbox::Bench {
+    let parts = Parts::new();
+    for behaviour in Behaviour::ALL {
+        let script = move |request| scripted(behaviour, request);
+        parts.sandbox.script(behaviour.as_str(), script);
+    }
+    conformance::sandbox::Bench {
+        caliber: parts.caliber(),
+        admin: admin(),
+        places: 16,
+        program: Box::new(|behaviour| Program::Python {
+            module_path: "suite".to_owned(),
+            callable_name: behaviour.as_str().to_owned(),
+            source_roots: Vec::new(),
+            package_roots: Vec::new(),
+        }),
+    }
+}
+
+async fn scripted(behaviour: Behaviour, request: RunRequest) -> caliber_core::Result<RunStatus> {
+    let number = |name: &str| {
+        let member = request.arguments.member(name);
+        member.map_or(0, |member| member.as_str().parse::<u64>().unwrap())
+    };
+    let value = |text: String| RunStatus::Ok {
+        value: JsonText::parse(text, JsonLimits::RESULT).unwrap(),
+    };
+    Ok(match behaviour {
+        Behaviour::Echo => RunStatus::Ok {
+            value: request.arguments.clone(),
+        },
+        Behaviour::Raise => RunStatus::ToolError {
+            error_type: "ValueError".to_owned(),
+            message: "as the suite wants".to_owned(),
+        },
+        Behaviour::Sleep => {
+            let sleep = tokio::time::sleep(Duration::from_millis(number("milliseconds")));
+            match tokio::time::timeout_at(request.deadline.instant(), sleep).await {
+                Ok(()) => value("null".to_owned()),
+                Err(_) => RunStatus::DeadlineExceeded { phase: Phase::Run },
+            }
+        }
+        Behaviour::Silent => RunStatus::NoResult {
+            phase: Phase::Run,
+            exit: Exit::Code(0),
+        },
+        Behaviour::Large if number("bytes") + 2 > request.result_bytes as u64 => RunStatus::ResultTooLarge {
+            limit: request.result_bytes as u64,
+        },
+        Behaviour::Large => value(format!("\"{}\"", "x".repeat(number("bytes") as usize))),
+        Behaviour::NoJson => RunStatus::ResultInvalid {
+            problem: "it is not a number".to_owned(),
+        },
+        Behaviour::Chatter => value("null".to_owned()),
+        Behaviour::Count => value("1".to_owned()),
+    })
 }

@@ -4,12 +4,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use caliber_core::clock::Deadline;
+use caliber_core::conformance::sandbox::Bench;
 use caliber_core::invocation::InvocationOutcome;
 use caliber_core::json::{JsonLimits, JsonText};
 use caliber_core::memory::Parts;
 use caliber_core::principal::{Principal, Surface};
 use caliber_core::reason::ReasonCode;
-use caliber_core::sandbox::{RunStatus, Sandbox};
+use caliber_core::sandbox::{Program, RunStatus, Sandbox};
 use caliber_core::server::Visibility;
 use caliber_core::{CodeToolCall, CodeToolRegistration};
 use caliber_sandbox::{LocalSandbox, SandboxSettings, UnsupportedSandbox};
@@ -139,4 +140,59 @@ async fn where_nothing_is_enforced_nothing_is_registered() {
         .await
         .unwrap_err();
     assert_eq!(refused.reason(), Some(ReasonCode::SandboxUnavailable));
+}
+
+/// What the suite of the port wants programs to do.
+const SUITE: &str = r#"
+import os, time
+calls = 0
+def echo(**arguments): return arguments
+def fail(): raise ValueError("as the suite wants")
+def sleep(milliseconds): time.sleep(milliseconds / 1000)
+def silent(): os._exit(0)
+def chatter(bytes): print("x" * bytes, end="")
+def large(bytes): return "x" * bytes
+def no_json(): return float("nan")
+def count():
+    global calls
+    calls += 1
+    known = calls
+    for folder in {os.path.realpath(name) for name in (os.getcwd(), "/tmp", "/dev/shm", os.environ["TMPDIR"])}:
+        path = os.path.join(folder, "calls")
+        try:
+            with open(path, "a+") as file:
+                file.seek(0)
+                known = max(known, len(file.read()) + 1)
+                file.write("x")
+        except OSError:
+            pass
+    return known
+"#;
+
+fn bench(sandbox: Arc<dyn Sandbox>, source: &std::path::Path) -> Bench {
+    std::fs::write(source.join("suite.py"), SUITE).unwrap();
+    let root = source.to_owned();
+    Bench {
+        caliber: Parts::new().builder().sandbox(sandbox).build(),
+        admin: Principal::local_administrator(),
+        places: SandboxSettings::default().places,
+        program: Box::new(move |behaviour| Program::Python {
+            module_path: "suite".to_owned(),
+            callable_name: behaviour.as_str().to_owned(),
+            source_roots: vec![root.clone()],
+            package_roots: Vec::new(),
+        }),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sandbox_of_this_machine_keeps_the_contract_of_its_port() {
+    let folders = std::sync::Mutex::new(Vec::new());
+    caliber_core::conformance::sandbox::run(async || {
+        let folder = tempfile::tempdir().unwrap();
+        let (sandbox, source) = local(&folder).await;
+        folders.lock().unwrap().push(folder);
+        bench(Arc::new(sandbox), &source)
+    })
+    .await;
 }
