@@ -285,7 +285,8 @@ impl Trial<'_> {
         };
         let kind = tool::Kind {
             // As the engine does it: without a private root the copies are for the user of this process only.
-            id: (layers.namespaces && rustix::process::geteuid().is_root()).then_some(settings.first_uid),
+            // Any one of the range: the kernel counts processes by id, and other sandboxes may use the range as well.
+            id: (layers.namespaces && rustix::process::geteuid().is_root()).then(|| any_id(&settings)),
             scratch_folders: 1,
             forks: false,
             cpu_seconds: Some(PATIENCE.as_secs()),
@@ -309,6 +310,15 @@ fn landlock_errno() -> Errno {
     } else {
         Errno::NOSYS
     }
+}
+
+fn any_id(settings: &SandboxSettings) -> u32 {
+    let number = super::protocol::new_nonce()
+        .iter()
+        .fold(0_u32, |number, byte| number.rotate_left(5) ^ u32::from(*byte));
+    settings
+        .first_uid
+        .saturating_add(number % settings.uid_count.max(1))
 }
 
 #[cfg(test)]

@@ -28,6 +28,8 @@ use crate::report;
 
 /// The most that is kept back of the time of an operation, for the way of its answer.
 const WAY: Duration = Duration::from_millis(500);
+/// How much longer than the deadline of a run its answer is waited for; less than core waits for a sandbox.
+const ANSWER_GRACE: Duration = Duration::from_millis(400);
 /// How long after a failure a service is asked again because somebody looks at its report.
 const RETRY: Duration = Duration::from_secs(2);
 /// How long such an asking may take.
@@ -283,7 +285,9 @@ impl Service {
                 )),
             }
         };
-        match tokio::time::timeout_at(deadline.instant(), exchange).await {
+        // The service ends a run at its deadline, and its word about that is on its way then.
+        let until = deadline.instant() + if is_run { ANSWER_GRACE } else { Duration::ZERO };
+        match tokio::time::timeout_at(until, exchange).await {
             Ok(answered) => answered,
             // Whether it was sent cannot be told from here.
             Err(_) if is_run => Err(lost(true, "it did not answer by the deadline")),

@@ -92,7 +92,10 @@ async fn local(folder: &tempfile::TempDir) -> (LocalSandbox, PathBuf) {
         control_group: Some("/".into()),
         ..SandboxSettings::default()
     };
-    (LocalSandbox::start(settings).await.unwrap(), source)
+    let sandbox = LocalSandbox::start(settings).await.unwrap();
+    let report = sandbox.report();
+    assert!(report.is_available(), "nothing runs here: {report:#?}");
+    (sandbox, source)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -102,28 +105,70 @@ async fn the_sandbox_of_this_machine_works_under_the_control_plane() {
     works_under_the_control_plane(Arc::new(sandbox), source).await;
 }
 
+/// A service in this process, and what reaches it.
+#[cfg(feature = "remote")]
+struct Elsewhere {
+    sandbox: Arc<LocalSandbox>,
+    service: tokio::task::JoinHandle<caliber_core::Result<()>>,
+    cancel: tokio_util::sync::CancellationToken,
+    _folder: tempfile::TempDir,
+}
+
+#[cfg(feature = "remote")]
+impl Elsewhere {
+    async fn start() -> (Self, Arc<dyn Sandbox>, PathBuf) {
+        use caliber_sandbox::remote::{RemoteSandbox, RemoteSettings, ServiceOptions, ServiceToken, serve};
+
+        let folder = tempfile::tempdir().unwrap();
+        let (sandbox, source) = local(&folder).await;
+        let token = ServiceToken::new("a-token-of-the-tests-0123456789-0123").unwrap();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let cancel = tokio_util::sync::CancellationToken::new();
+        let options = ServiceOptions::new(token.clone());
+        let sandbox = Arc::new(sandbox);
+        let service = tokio::spawn(serve(Arc::clone(&sandbox), listener, options, cancel.clone()));
+        let settings = RemoteSettings::new(url.parse().unwrap(), token);
+        let remote = RemoteSandbox::connect(settings, Deadline::after(LONG))
+            .await
+            .unwrap();
+        let elsewhere = Self {
+            sandbox,
+            service,
+            cancel,
+            _folder: folder,
+        };
+        (elsewhere, Arc::new(remote), source)
+    }
+
+    async fn end(self) {
+        self.cancel.cancel();
+        self.service.await.unwrap().unwrap();
+        self.sandbox.close(Deadline::after(LONG)).await;
+    }
+}
+
 #[cfg(feature = "remote")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_elsewhere_works_under_the_control_plane() {
-    use caliber_sandbox::remote::{RemoteSandbox, RemoteSettings, ServiceOptions, ServiceToken, serve};
+    let (elsewhere, remote, source) = Elsewhere::start().await;
+    works_under_the_control_plane(remote, source).await;
+    elsewhere.end().await;
+}
 
-    let folder = tempfile::tempdir().unwrap();
-    let (sandbox, source) = local(&folder).await;
-    let token = ServiceToken::new("a-token-of-the-tests-0123456789-0123").unwrap();
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    let cancel = tokio_util::sync::CancellationToken::new();
-    let options = ServiceOptions::new(token.clone());
-    let sandbox = Arc::new(sandbox);
-    let service = tokio::spawn(serve(Arc::clone(&sandbox), listener, options, cancel.clone()));
-    let settings = RemoteSettings::new(url.parse().unwrap(), token);
-    let remote = RemoteSandbox::connect(settings, Deadline::after(LONG))
-        .await
-        .unwrap();
-    works_under_the_control_plane(Arc::new(remote), source).await;
-    cancel.cancel();
-    service.await.unwrap().unwrap();
-    sandbox.close(Deadline::after(LONG)).await;
+#[cfg(feature = "remote")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_elsewhere_keeps_the_contract_of_its_port() {
+    let started = std::sync::Mutex::new(Vec::new());
+    caliber_core::conformance::sandbox::run(async || {
+        let (elsewhere, remote, source) = Elsewhere::start().await;
+        started.lock().unwrap().push(elsewhere);
+        bench(remote, &source)
+    })
+    .await;
+    for elsewhere in started.into_inner().unwrap() {
+        elsewhere.end().await;
+    }
 }
 
 #[tokio::test]
