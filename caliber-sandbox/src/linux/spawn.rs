@@ -168,6 +168,8 @@ impl SpawnFailure {
 pub struct Child {
     pid: Pid,
     pidfd: OwnedFd,
+    /// Whether its end is the end of everything that it started.
+    is_first_of_namespace: bool,
     collected: bool,
 }
 
@@ -182,8 +184,12 @@ impl Child {
         self.pidfd.as_fd()
     }
 
-    /// Kills it; in a process namespace of its own that ends the whole tree. Does nothing when it has ended.
+    /// Kills it; in a process namespace of its own that ends the whole tree, without one its process group. Does nothing
+    /// when its end was collected.
     pub fn kill(&self) {
+        if !self.is_first_of_namespace && !self.collected {
+            let _ = rustix::process::kill_process_group(self.pid, Signal::KILL);
+        }
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
@@ -310,6 +316,7 @@ pub fn start(prepared: &Arc<Prepared>, descriptors: Descriptors<'_>) -> Result<S
         child: Child {
             pid,
             pidfd,
+            is_first_of_namespace: prepared.namespaces.pid,
             collected: false,
         },
         status,

@@ -194,7 +194,12 @@ fn assemble(
     args: Vec<CString>,
     variables: &[(String, String)],
 ) -> Result<Confinement, SpawnFailure> {
-    let first = scratch(0);
+    // Without mounts there is no folder that is bounded and gone after the run: such a tool writes nowhere.
+    let first = if layers.namespaces {
+        scratch(0)
+    } else {
+        "/".to_owned()
+    };
     let mut environment = vec![
         "PATH=/usr/bin:/bin".to_owned(),
         "LANG=C.UTF-8".to_owned(),
@@ -250,7 +255,7 @@ fn assemble(
         executable: c_path(executable)?,
         args,
         env,
-        directory: c_text(if layers.namespaces { &first } else { "/" })?,
+        directory: c_text(&first)?,
         root,
         namespaces: if layers.namespaces {
             Namespaces::all(kind.id.is_none())

@@ -7,9 +7,13 @@ use std::time::{Duration, Instant};
 use caliber_core::ErrorKind;
 use caliber_core::clock::Deadline;
 use caliber_core::reason::ReasonCode;
-use caliber_core::sandbox::{ExecutionMode, ExecutionPreference, PinnedProgram, RunOutcome, RunStatus};
+use caliber_core::sandbox::{
+    ExecutionMode, ExecutionPreference, Guarantee, PinnedProgram, RunOutcome, RunStatus,
+};
 
-use crate::support::{LONG, Rig, request, value};
+use caliber_sandbox::linux::layers::Layers;
+
+use crate::support::{LONG, Rig, all_layers, request, value};
 
 /// Runs until a call was made in this way, at most for a while.
 fn run_until(rig: &Rig, program: &Arc<PinnedProgram>, arguments: &str, mode: ExecutionMode) -> RunOutcome {
@@ -170,6 +174,7 @@ fn one_process_for_many_calls_is_an_exception_that_is_asked_for_and_allowed() {
             (count.to_string().as_str(), ExecutionMode::Persistent)
         );
         assert_eq!(outcome.stdout.text, format!("{count}\n"));
+        assert_eq!(outcome.unenforced, [Guarantee::CallIsolation]);
     }
     let outcome = persistent(&rig, &program, r#"{"fail":true}"#).unwrap();
     assert!(
@@ -178,7 +183,8 @@ fn one_process_for_many_calls_is_an_exception_that_is_asked_for_and_allowed() {
     );
     assert_eq!(value(&persistent(&rig, &program, "{}").unwrap()), "5");
     // The others are not touched by it.
-    assert_eq!(value(&rig.run(request(&program, "{}"))), "1");
+    let outcome = rig.run(request(&program, "{}"));
+    assert_eq!((value(&outcome), outcome.unenforced.is_empty()), ("1", true));
 }
 
 #[test]
@@ -357,4 +363,29 @@ async fn a_closed_engine_has_ended_everything_and_takes_nothing() {
             .run_blocking(request(&program, r#"{"seconds":0}"#))
             .is_err()
     );
+}
+
+#[test]
+fn without_namespaces_what_is_left_is_applied_and_said() {
+    let layers = Layers {
+        namespaces: false,
+        proc: false,
+        unenforced: vec![Guarantee::Net, Guarantee::TreeKill],
+        ..all_layers()
+    };
+    let rig = Rig::with_layers(layers, |_| {});
+    let program = rig.python(
+        "import os, socket, time\ndef attempt(f):\n    try: f()\n    except OSError as e: return type(e).__name__\n    return 'done'\n\
+         def run():\n    if os.fork() == 0: time.sleep(600)\n    \
+         return [attempt(lambda: open('/etc/passwd')), attempt(lambda: open('/tmp/x', 'w')), attempt(socket.socket)]",
+    );
+    for _ in 0..3 {
+        let outcome = rig.run(request(&program, "{}"));
+        assert_eq!(
+            value(&outcome),
+            r#"["PermissionError","PermissionError","OSError"]"#
+        );
+        assert_eq!(outcome.mode, ExecutionMode::Cold);
+        assert_eq!(outcome.unenforced, [Guarantee::Net, Guarantee::TreeKill]);
+    }
 }

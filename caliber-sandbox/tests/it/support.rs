@@ -43,6 +43,10 @@ impl Rig {
     }
 
     pub(crate) fn with(change: impl FnOnce(&mut SandboxSettings)) -> Self {
+        Self::with_layers(all_layers(), change)
+    }
+
+    pub(crate) fn with_layers(layers: Layers, change: impl FnOnce(&mut SandboxSettings)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let snapshots = folder.path().canonicalize().unwrap().join("snapshots");
         let mut settings = SandboxSettings {
@@ -53,7 +57,7 @@ impl Rig {
         };
         change(&mut settings);
         let store = SnapshotStore::open(&snapshots, PinLimits::default()).unwrap();
-        let engine = Arc::new(Engine::start(settings, all_layers()).unwrap());
+        let engine = Arc::new(Engine::start(settings, layers).unwrap());
         Self {
             engine,
             folder,

@@ -71,8 +71,9 @@ impl Supervisor {
             Speech::Look => {}
             Speech::Json => run.outbound.push(job.request.arguments.as_str().as_bytes()),
             Speech::Bootstrap | Speech::Call | Speech::Frames => {
-                // A process of our own was given its limit when it was made, unless it was made before its job.
-                let cpu = if run.many { 0 } else { run.cpu_seconds };
+                // A process that was made for its job was given its limit with it.
+                let is_limited = run.speech == Speech::Bootstrap && run.mode != ExecutionMode::Oneshot;
+                let cpu = if is_limited { 0 } else { run.cpu_seconds };
                 run.outbound
                     .push(&frame(Told::Call, &run.nonce, &payload(job, cpu)));
             }

@@ -27,7 +27,8 @@ impl Supervisor {
         let job = run.job.take();
         let holds_place = job.is_some();
         if let Some(job) = job {
-            let answer = end.map(|status| run.outcome(status, &self.shared.layers.unenforced, usage));
+            let answer =
+                end.map(|status| run.outcome(status, &self.shared.settings, &self.shared.layers, usage));
             (job.reply)(answer);
         }
         let key = run.key.clone();
@@ -46,7 +47,7 @@ impl Supervisor {
         let Some(job) = run.job.take() else {
             return;
         };
-        let outcome = run.outcome(status, &self.shared.layers.unenforced, usage);
+        let outcome = run.outcome(status, &self.shared.settings, &self.shared.layers, usage);
         run.progress = Progress::Ready;
         run.called = None;
         run.settle_at = None;

@@ -4,16 +4,18 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use caliber_core::sandbox::{
-    Captured, ExecutionMode, Phase, PhaseTimes, Reflection, RunOutcome, RunRequest, RunStatus, Usage,
+    Captured, ExecutionMode, Guarantee, Phase, PhaseTimes, Reflection, RunOutcome, RunRequest, RunStatus,
+    Usage,
 };
 use caliber_core::{Error, Result};
 
 use super::super::cgroup::Group;
+use super::super::layers::Layers;
 use super::super::protocol::{FrameReader, Nonce};
 use super::super::spawn::{Child, Starting};
 use super::wire::{Outbound, Stream};
 use super::zygote::Key;
-use crate::settings::Limits;
+use crate::settings::{Limits, SandboxSettings};
 
 /// What is done when a job has its answer.
 pub(crate) type Reply = Box<dyn FnOnce(Result<RunOutcome>) + Send>;
@@ -164,9 +166,16 @@ impl Run {
     pub(super) fn outcome(
         &mut self,
         status: RunStatus,
-        unenforced: &[caliber_core::sandbox::Guarantee],
+        settings: &SandboxSettings,
+        layers: &Layers,
         usage: Usage,
     ) -> RunOutcome {
+        let mut unenforced = layers.unenforced.clone();
+        let isolation = Guarantee::CallIsolation;
+        let shares = self.mode == ExecutionMode::Persistent && settings.required.contains(&isolation);
+        if shares && !unenforced.contains(&isolation) {
+            unenforced.push(isolation);
+        }
         let now = Instant::now();
         let called = self.called.unwrap_or(now);
         let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
@@ -175,7 +184,7 @@ impl Run {
             stdout: self.stdout.capture.finish(),
             stderr: self.stderr.capture.finish(),
             mode: self.mode,
-            unenforced: unenforced.to_vec(),
+            unenforced,
             times: PhaseTimes {
                 start_us: micros(called.saturating_duration_since(self.assigned)),
                 run_us: micros(now.saturating_duration_since(called)),
@@ -189,7 +198,7 @@ impl Run {
 pub(super) fn without_process(
     status: RunStatus,
     mode: ExecutionMode,
-    unenforced: &[caliber_core::sandbox::Guarantee],
+    unenforced: &[Guarantee],
 ) -> RunOutcome {
     RunOutcome {
         status,
