@@ -35,7 +35,7 @@ def receive(read=posix.read, leave=posix._exit):
             kind, nonce, payload, end = parse_frame(received)
             del received[:end]
             return kind, nonce, payload
-        data = read(CHANNEL, 1 << 18)
+        data = read(CHANNEL, 1 << 16)
         if not data:
             leave(0)
         received.extend(data)
@@ -257,6 +257,21 @@ def answer(function, nonce, payload, send=send, send_error=send_error):
         send_error(nonce, "tool", error)
     else:
         send(RESULT, nonce, text)
+
+
+def rehearse():
+    """Does what a call does besides the tool, once: a forked process copies every page that it touches, and one that waits
+    for its call has time for that."""
+
+    def sample(a=None, **rest):
+        return rest
+
+    request = decode('{"cpu":0,"secrets":{},"arguments":{"a":[1,2.5,"b",null,true],"b":1}}')
+    secrets.update(request["secrets"])
+    limit_processor(0)
+    value = call(sample, request["arguments"])
+    flush()
+    parse_frame(bytearray(make_frame(RESULT, b"0" * 16, encode(value).encode())))
 
 
 def leave(code=0, leave=posix._exit, close=posix.close):
@@ -491,7 +506,7 @@ def serve(setup, nonce):
     poll = select.poll()
     poll.register(CHANNEL, select.POLLIN)
 
-    def child(nonce, descriptors, folder):
+    def child(nonce, descriptors, folder, waits):
         posix.setsid()
         for target, descriptor in zip((CHANNEL, 1, 2), descriptors):
             posix.dup2(descriptor, target, inheritable=target != CHANNEL)
@@ -506,8 +521,10 @@ def serve(setup, nonce):
         for limit, most in limits:
             resource.setrlimit(limit, (most, most))
         restrict(folder)
+        if waits:
+            rehearse()
         send(HELLO, nonce)
-        kind, nonce, payload = receive()
+        _, nonce, payload = receive()
         answer(function, nonce, payload)
 
     while True:
@@ -529,7 +546,7 @@ def serve(setup, nonce):
             if not data:
                 posix._exit(0)
             _, call_nonce, payload, _ = parse_frame(data)
-            number = int(payload)
+            number, waits = map(int, payload.split())
             rights = b"".join(item for _, _, item in extra)
             descriptors = [int.from_bytes(rights[at : at + 4], sys.byteorder) for at in range(0, len(rights), 4)]
             if not free:
@@ -542,7 +559,7 @@ def serve(setup, nonce):
             if pid == 0:
                 code = 70
                 try:
-                    child(call_nonce, descriptors, folder)
+                    child(call_nonce, descriptors, folder, waits)
                     code = 0
                 except BaseException as error:
                     show_error(error)

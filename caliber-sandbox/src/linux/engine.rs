@@ -72,11 +72,15 @@ impl Engine {
         let shared = Arc::new(shared);
         let supervisor = Supervisor::new(Arc::clone(&shared)).map_err(|errno| unavailable(errno.into()))?;
         let (has_ended, ended) = tokio::sync::watch::channel(false);
+        let end = EndOfSupervisor {
+            shared: Arc::clone(&shared),
+            has_ended,
+        };
         let supervisor = std::thread::Builder::new()
             .name("sandbox-supervisor".into())
             .spawn(move || {
+                let _end = end;
                 supervisor.serve();
-                has_ended.send_replace(true);
             })
             .map_err(unavailable)?;
         Ok(Self {
@@ -207,6 +211,19 @@ impl Drop for Engine {
         let _ = self.shared.send(Command::Close);
         // It kills everything at once and ends by itself; nobody waits for it here.
         drop(self.supervisor.take());
+    }
+}
+
+/// However the supervisor's thread ends, nobody waits for it for ever.
+struct EndOfSupervisor {
+    shared: Arc<Shared>,
+    has_ended: tokio::sync::watch::Sender<bool>,
+}
+
+impl Drop for EndOfSupervisor {
+    fn drop(&mut self) {
+        self.shared.end();
+        self.has_ended.send_replace(true);
     }
 }
 

@@ -168,7 +168,6 @@ impl SpawnFailure {
 pub struct Child {
     pid: Pid,
     pidfd: OwnedFd,
-    /// Whether its end is the end of everything that it started.
     is_first_of_namespace: bool,
     collected: bool,
 }
@@ -182,6 +181,11 @@ impl Child {
     /// The descriptor of the process: readable when it has ended.
     pub fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
+    }
+
+    /// Whether its end is the end of everything that it started: it is the first of a process namespace.
+    pub fn is_first_of_namespace(&self) -> bool {
+        self.is_first_of_namespace
     }
 
     /// Kills it; in a process namespace of its own that ends the whole tree, without one its process group. Does nothing

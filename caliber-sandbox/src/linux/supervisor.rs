@@ -102,23 +102,25 @@ impl Shared {
         Ok(())
     }
 
+    /// Takes nothing in any more, and answers what nobody took.
+    pub(crate) fn end(&self) {
+        let pending = {
+            let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
+            commands.closed = true;
+            std::mem::take(&mut commands.pending)
+        };
+        for command in pending {
+            if let Command::Run(job) = command {
+                (job.reply)(Err(closed()));
+            }
+        }
+    }
+
     fn take(&self) -> VecDeque<Command> {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.wake, &mut count);
         let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut commands.pending)
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        // A job that nobody took is answered: its caller must not wait for ever.
-        let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
-        for command in commands.pending.drain(..) {
-            if let Command::Run(job) = command {
-                (job.reply)(Err(closed()));
-            }
-        }
     }
 }
 
@@ -185,6 +187,8 @@ pub(crate) struct Supervisor {
     poller: Poller,
     groups: Option<ControlGroups>,
     null: OwnedFd,
+    /// Where messages of zygotes are received.
+    message: Vec<u8>,
     queue: VecDeque<Job>,
     runs: HashMap<u64, Run>,
     zygotes: HashMap<u64, Zygote>,
@@ -226,6 +230,7 @@ impl Supervisor {
             poller,
             groups,
             null,
+            message: vec![0; MESSAGE],
             queue: VecDeque::new(),
             runs: HashMap::new(),
             zygotes: HashMap::new(),
@@ -442,4 +447,8 @@ fn exit_of(child: &mut Child) -> Exit {
     }
 }
 
+/// The longest message of a zygote, in bytes.
+const MESSAGE: usize = 64 << 10;
+
+/// How long a process that has given its answer may hold its channel open.
 const SETTLE: Duration = Duration::from_millis(250);

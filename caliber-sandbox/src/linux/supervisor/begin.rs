@@ -561,7 +561,8 @@ impl Supervisor {
             descriptors[1].as_fd(),
             descriptors[2].as_fd(),
         ];
-        let message = frame(Told::Fork, &nonce, id.to_string().as_bytes());
+        let waits = u8::from(mode == ExecutionMode::Spare);
+        let message = frame(Told::Fork, &nonce, format!("{id} {waits}").as_bytes());
         let Some(found) = self.zygotes.get_mut(&zygote) else {
             return Err(system_failed(rustix::io::Errno::SRCH));
         };

@@ -76,7 +76,7 @@ impl Supervisor {
             let Some(zygote) = self.zygotes.get(&id) else {
                 return;
             };
-            match receive_message(&zygote.control) {
+            match receive_message(&zygote.control, &mut self.message) {
                 Ok(Some((message, descriptor))) => {
                     if self.zygote_says(id, &message, descriptor).is_none() {
                         self.break_zygote(id);

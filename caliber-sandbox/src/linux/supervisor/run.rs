@@ -148,16 +148,23 @@ impl Run {
     /// Ends all of its processes. For a forked call that has not been told yet, closing the channel is enough: it ends
     /// itself before it runs anything.
     pub(super) fn kill(&self) {
-        match &self.owner {
-            Owner::Starting(starting) => starting.child().kill(),
-            Owner::Child(child) => child.kill(),
+        let kills_all = match &self.owner {
+            Owner::Starting(starting) => {
+                starting.child().kill();
+                starting.child().is_first_of_namespace()
+            }
+            Owner::Child(child) => {
+                child.kill();
+                child.is_first_of_namespace()
+            }
             Owner::Forked { pidfd, .. } => {
                 if let Some(pidfd) = pidfd {
                     let _ = rustix::process::pidfd_send_signal(pidfd, rustix::process::Signal::KILL);
                 }
+                true
             }
-        }
-        if let Some(group) = &self.group {
+        };
+        if let Some(group) = self.group.as_ref().filter(|_| !kills_all) {
             group.kill();
         }
     }

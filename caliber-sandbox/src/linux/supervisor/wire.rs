@@ -1,5 +1,6 @@
 //! The engine's ends of a child's descriptors. None of them ever blocks.
 
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
@@ -40,12 +41,13 @@ pub(super) enum Read {
 
 /// Reads what is there, up to a megabyte, and gives it away piece by piece; `take` says whether to go on.
 pub(super) fn drain(descriptor: impl AsFd, mut take: impl FnMut(&[u8]) -> bool) -> Read {
-    let mut chunk = [0; CHUNK];
+    // Not cleared before it is read into: most reads are short.
+    let mut chunk = [MaybeUninit::uninit(); CHUNK];
     for _ in 0..TURNS {
         match rustix::io::read(&descriptor, &mut chunk) {
-            Ok(0) => return Read::Closed,
-            Ok(count) => {
-                if !take(chunk.get(..count).unwrap_or_default()) {
+            Ok(([], _)) => return Read::Closed,
+            Ok((bytes, _)) => {
+                if !take(bytes) {
                     return Read::More;
                 }
             }

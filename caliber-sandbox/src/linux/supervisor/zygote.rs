@@ -147,12 +147,11 @@ pub(super) fn send_message(
 pub(super) type Message = (Vec<u8>, Option<OwnedFd>);
 
 /// The next message; `None` at the end.
-pub(super) fn receive_message(control: impl AsFd) -> Result<Option<Message>, Errno> {
-    let mut bytes = vec![0; 64 << 10];
+pub(super) fn receive_message(control: impl AsFd, buffer: &mut [u8]) -> Result<Option<Message>, Errno> {
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let received = {
-        let mut parts = [std::io::IoSliceMut::new(&mut bytes)];
+        let mut parts = [std::io::IoSliceMut::new(buffer)];
         rustix::net::recvmsg(control, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?
     };
     let mut descriptor = None;
@@ -167,8 +166,8 @@ pub(super) fn receive_message(control: impl AsFd) -> Result<Option<Message>, Err
     if received.bytes == 0 {
         return Ok(None);
     }
-    bytes.truncate(received.bytes);
-    Ok(Some((bytes, descriptor)))
+    let bytes = buffer.get(..received.bytes).unwrap_or_default();
+    Ok(Some((bytes.to_vec(), descriptor)))
 }
 
 /// The id of the process behind a descriptor, as this process sees it; also a check that the descriptor is one.
