@@ -196,6 +196,16 @@ impl ControlGroups {
         }
     }
 
+    /// Without the hierarchies that are there for killing alone: the end of a process namespace kills as well, and joining
+    /// a group takes longer than all other steps of a call.
+    #[must_use]
+    pub fn for_namespaces(mut self) -> Option<Self> {
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.hierarchies.retain(Hierarchy::is_bounding);
+        }
+        (!self.shared.hierarchies.is_empty()).then_some(self)
+    }
+
     /// Makes a group of its own for one run.
     ///
     /// # Errors

@@ -219,11 +219,19 @@ impl Supervisor {
         } else {
             None
         };
+        let groups = if shared.layers.namespaces {
+            groups.and_then(ControlGroups::for_namespaces)
+        } else {
+            groups
+        };
         let ids = Ids {
             first: shared.settings.first_uid,
             used: std::collections::BTreeSet::new(),
             count: shared.settings.uid_count,
-            next: 0,
+            // Anywhere: engines of other processes may share the range, and the kernel counts processes by id.
+            next: super::protocol::new_nonce()
+                .iter()
+                .fold(0, |number, byte| number << 3 ^ u32::from(*byte)),
         };
         Ok(Self {
             shared,

@@ -70,6 +70,13 @@ pub(super) struct Hierarchy {
     processes: bool,
 }
 
+impl Hierarchy {
+    /// Whether it bounds anything, and is not there for killing alone.
+    pub(super) fn is_bounding(&self) -> bool {
+        self.memory || self.processes
+    }
+}
+
 /// What to do where the kernel or the container shows no hierarchy that could help.
 pub(super) fn none(wanted: Control) -> Gap {
     Gap {

@@ -175,7 +175,9 @@ pub(super) fn process_of(pidfd: BorrowedFd<'_>) -> Option<rustix::process::Pid> 
     use std::os::fd::AsRawFd;
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
-    line.trim().parse().ok().and_then(rustix::process::Pid::from_raw)
+    // A process that is gone has the id -1.
+    let id = line.trim().parse::<i32>().ok().filter(|id| *id > 0)?;
+    rustix::process::Pid::from_raw(id)
 }
 
 /// The process that made another one, as this process sees it.
