@@ -158,3 +158,55 @@ fn thousands_in_a_row_and_many_at_once_leave_nothing() {
     }
     assert_nothing_left(&before);
 }
+
+/// The direct children of this process.
+fn children() -> Vec<rustix::process::Pid> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let texts = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("children")).ok());
+    let all: String = texts.collect();
+    all.split_whitespace()
+        .filter_map(|pid| rustix::process::Pid::from_raw(pid.parse().ok()?))
+        .collect()
+}
+
+#[test]
+fn a_killed_zygote_is_replaced_and_costs_no_call_that_was_not_begun() {
+    if !is_alone("engine_leaves::a_killed_zygote_is_replaced_and_costs_no_call_that_was_not_begun") {
+        return;
+    }
+    let rig = Rig::new();
+    let program = rig.python("import time\ndef run(seconds):\n    time.sleep(seconds)\n    return seconds");
+    for _ in 0..20 {
+        assert_eq!(value(&rig.run(request(&program, r#"{"seconds":0}"#))), "0");
+        let zygotes = children();
+        assert_eq!(zygotes.len(), 1, "{zygotes:?}");
+        rustix::process::kill_process(zygotes[0], rustix::process::Signal::KILL).unwrap();
+        // A call that comes before the end is noticed may have been told to a process that was about to end.
+        let status = rig.run(request(&program, r#"{"seconds":0}"#)).status;
+        assert!(
+            matches!(status, RunStatus::Ok { .. } | RunStatus::NoResult { .. }),
+            "{status:?}"
+        );
+        let end = Instant::now() + LONG;
+        while children().contains(&zygotes[0]) {
+            assert!(Instant::now() < end, "the end of a zygote was not noticed");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(value(&rig.run(request(&program, r#"{"seconds":0}"#))), "0");
+    }
+
+    // A call that was begun is not begun again: nobody knows what it did.
+    let engine = Arc::clone(&rig.engine);
+    let long = request(&program, r#"{"seconds":600}"#);
+    let running = std::thread::spawn(move || engine.run_blocking(long).unwrap().status);
+    let end = Instant::now() + LONG;
+    while !running.is_finished() {
+        assert!(Instant::now() < end, "the call outlived its zygote");
+        // Only when it sleeps is it certain that it was begun.
+        std::thread::sleep(Duration::from_millis(300));
+        for child in children() {
+            let _ = rustix::process::kill_process(child, rustix::process::Signal::KILL);
+        }
+    }
+    assert!(matches!(running.join().unwrap(), RunStatus::NoResult { .. }));
+}

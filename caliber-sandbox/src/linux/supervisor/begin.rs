@@ -105,6 +105,7 @@ impl Supervisor {
             found.waiting.push_back(waiting);
             return;
         }
+        let (key, limits) = (found.key.clone(), found.limits);
         match self.fork(zygote, ExecutionMode::Zygote) {
             Ok(run) => {
                 self.assign(run, waiting.job);
@@ -112,7 +113,8 @@ impl Supervisor {
                     run.assigned = waiting.since;
                 }
             }
-            Err(error) => self.refuse(waiting.job, error),
+            // It is about to end. A process of its own has every layer as well.
+            Err(_) => self.begin_in_new_process(key, limits, waiting.job, ExecutionMode::Cold),
         }
     }
 

@@ -222,7 +222,9 @@ impl Supervisor {
                 errno: Errno::from_raw_os_error(forked.errno),
                 detail: None,
             };
-            self.finish(forked.id, Err(failed(&failure)));
+            if !self.begin_again(forked.id) {
+                self.finish(forked.id, Err(failed(&failure)));
+            }
             return Some(());
         }
         let pidfd = descriptor?;
@@ -286,8 +288,13 @@ impl Supervisor {
             zygote.stderr.drain();
             let output = caliber_core::text::escaped(&zygote.stderr.capture.finish().text, 2000);
             tracing::warn!(?exit, output, "a child ended before it was set up");
-            self.end_zygote(id, &|| Err(not_set_up(ExecutionMode::Zygote)));
+            self.end_zygote(id, &|| Err(not_set_up(ExecutionMode::Zygote, exit)));
             return;
+        }
+        if state == State::Ready {
+            zygote.stderr.drain();
+            let output = caliber_core::text::escaped(&zygote.stderr.capture.finish().text, 2000);
+            tracing::warn!(?exit, output, "a process with an imported module ended");
         }
         self.end_zygote_with(id, &|| RunStatus::NoResult {
             phase: caliber_core::sandbox::Phase::Import,

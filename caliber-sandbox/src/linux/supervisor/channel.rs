@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::time::Instant;
 
 use caliber_core::reason::ReasonCode;
-use caliber_core::sandbox::{ExecutionMode, RunStatus};
+use caliber_core::sandbox::{ExecutionMode, Exit, RunStatus};
 use caliber_core::{Error, ErrorKind};
 use serde::Deserialize;
 
@@ -368,14 +368,19 @@ fn bounded(mut text: String, limit: usize) -> String {
 }
 
 /// The error of a child that ended before it said that its restrictions are in place.
-pub(super) fn not_set_up(mode: ExecutionMode) -> Error {
+pub(super) fn not_set_up(mode: ExecutionMode, exit: Exit) -> Error {
     let what = match mode {
         ExecutionMode::Native => "program",
         _ => "interpreter",
     };
+    let how = match exit {
+        Exit::Code(code) => format!("with code {code}"),
+        Exit::Signal(signal) => format!("by signal {signal}"),
+        Exit::Unknown => "in a way that nobody saw".to_owned(),
+    };
     Error::new(
         ErrorKind::Unavailable,
-        format!("the {what} ended before it was set up; the tool did not run"),
+        format!("the {what} ended {how} before it was set up; the tool did not run"),
     )
     .with_reason(ReasonCode::SandboxFailed)
 }

@@ -161,6 +161,24 @@ impl Supervisor {
         }
     }
 
+    /// Begins the call of a process that did not come to be in a process of its own, which has every layer as well. A call
+    /// that was told nothing has run nothing; one that was told is not begun again.
+    pub(super) fn begin_again(&mut self, id: u64) -> bool {
+        let Some(run) = self.runs.get_mut(&id) else {
+            return false;
+        };
+        if run.progress == Progress::Called || self.closing {
+            return false;
+        }
+        let Some(job) = run.job.take() else {
+            return false;
+        };
+        let (key, limits) = (run.key.clone(), run.limits);
+        self.finish(id, Err(super::closed()));
+        self.begin_in_new_process(key, limits, job, ExecutionMode::Cold);
+        true
+    }
+
     fn finish_without_frame(&mut self, id: u64, exit: Exit) {
         let Some(run) = self.runs.get_mut(&id) else {
             return;
@@ -192,9 +210,11 @@ impl Supervisor {
                 resource: Resource::Cpu,
             }
         } else if run.progress == Progress::Made {
-            let error = not_set_up(run.mode);
-            let output = run.stderr_text();
-            tracing::warn!(?exit, output, "a child ended before it was set up");
+            let error = not_set_up(run.mode, exit);
+            if run.job.is_some() {
+                let output = run.stderr_text();
+                tracing::warn!(?exit, output, "a child ended before it was set up");
+            }
             self.finish(id, Err(error));
             return;
         } else {
@@ -381,9 +401,12 @@ impl Supervisor {
             let Some(found) = self.runs.get_mut(&run) else {
                 continue;
             };
-            match found.end.take() {
-                Some(status) => self.finish(run, Ok(status)),
-                None => self.finish_without_frame(run, Exit::Unknown),
+            if let Some(status) = found.end.take() {
+                self.finish(run, Ok(status));
+                continue;
+            }
+            if !self.begin_again(run) {
+                self.finish_without_frame(run, Exit::Unknown);
             }
         }
         let leaving = Leaving {
