@@ -6,7 +6,7 @@ use super::Guarantee;
 use crate::json::JsonText;
 
 /// How a run ended, with everything the sandbox saw of it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RunOutcome {
     /// The one end.
     pub status: RunStatus,
@@ -25,7 +25,7 @@ pub struct RunOutcome {
 }
 
 /// The one end of a run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "status", rename_all = "snake_case")]
 pub enum RunStatus {
     /// The tool returned a value.
