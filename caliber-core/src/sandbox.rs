@@ -127,6 +127,9 @@ pub struct PinnedProgram {
 /// What a look at a callable showed. Untrusted text, bounded, not escaped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reflection {
+    /// Whether the module was imported to its end and the callable is there.
+    #[serde(default)]
+    pub callable: bool,
     /// Whether the source could be read.
     pub available: bool,
     /// The callable with its signature.

@@ -215,6 +215,7 @@ impl Sandbox for LocalSandbox {
         } = &program.program
         else {
             return Ok(Reflection {
+                callable: true,
                 error: Some("only the source of Python tools is shown".to_owned()),
                 ..Reflection::default()
             });

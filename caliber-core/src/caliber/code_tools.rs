@@ -45,7 +45,7 @@ pub struct CodeToolView {
 
 impl Caliber {
     /// Registers a version of a code tool in the caller's project. Its source is read once and kept: what runs later
-    /// is that copy. Nothing of it is imported or run.
+    /// is that copy. It is imported once, in the sandbox: what hangs, ends there or has no such callable is refused.
     ///
     /// # Errors
     ///
@@ -68,6 +68,7 @@ impl Caliber {
             return Err(Error::new(ErrorKind::Denied, texts.join("; ")).with_reason(first.code));
         }
         let pinned = inner.pin(&definition).await?;
+        let seen = inner.try_import(&pinned).await?;
         let now = inner.now();
         let mut record = CodeToolRecord {
             id: CodeToolId::new(),
@@ -108,6 +109,7 @@ impl Caliber {
             secrets,
         };
         record.revision = inner.commit(change, Expect::nothing(), audit).await?.revision;
+        inner.keep_reflection(&record, &seen);
         Ok(record)
     }
 

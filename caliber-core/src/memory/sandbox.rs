@@ -36,6 +36,7 @@ struct State {
     report: Arc<SandboxReport>,
     scripts: HashMap<String, Script>,
     source: String,
+    broken: Option<String>,
     inspections: usize,
     runs: Vec<RunRequest>,
 }
@@ -63,6 +64,7 @@ impl ScriptedSandbox {
                 report: Arc::new(report),
                 scripts: HashMap::new(),
                 source: "first".to_owned(),
+                broken: None,
                 inspections: 0,
                 runs: Vec::new(),
             })),
@@ -90,6 +92,11 @@ impl ScriptedSandbox {
     /// What the source of every program is from now on; what was pinned keeps its own.
     pub fn set_source(&self, source: &str) {
         self.state().source = source.to_owned();
+    }
+
+    /// Why no program can be imported from now on; `None`: every one can.
+    pub fn set_broken(&self, error: Option<&str>) {
+        self.state().broken = error.map(str::to_owned);
     }
 
     /// The places that are free.
@@ -160,7 +167,14 @@ impl Sandbox for ScriptedSandbox {
         self.unavailable()?;
         let mut state = self.state();
         state.inspections += 1;
+        if let Some(error) = &state.broken {
+            return Ok(Reflection {
+                error: Some(error.clone()),
+                ..Reflection::default()
+            });
+        }
         Ok(Reflection {
+            callable: true,
             available: true,
             signature: format!("{}(**arguments)", name(&program.program)),
             source: state.source.clone(),

@@ -482,13 +482,17 @@ async fn the_source_is_looked_at_once_in_the_sandbox_and_never_unseen() {
             .unwrap();
         assert_eq!((seen.available, seen.source.as_str()), (true, "first"));
     }
-    assert_eq!(parts.sandbox.inspections(), 1, "it is kept by its content");
+    assert_eq!(
+        parts.sandbox.inspections(),
+        1,
+        "what was seen at the registration is kept by its content"
+    );
     assert_eq!(
         actions(&caliber, &record.id).await[1..],
         [AuditAction::InspectCodeTool; 3]
     );
-    parts.sandbox.set_source("second");
-    let other = register(&caliber, &root, "weather", "2").await.unwrap();
+    // Whoever has not seen it yet looks, if the sandbox may.
+    let fresh = parts.caliber();
     parts.sandbox.set_report(|report| {
         let missing = Enforcement::NotEnforced {
             stage: "net".to_owned(),
@@ -499,10 +503,7 @@ async fn the_source_is_looked_at_once_in_the_sandbox_and_never_unseen() {
             .guarantees
             .insert(caliber_core::sandbox::Guarantee::Net, missing);
     });
-    let unseen = caliber
-        .code_tool_source((&viewer, HERE), &other.id)
-        .await
-        .unwrap();
+    let unseen = fresh.code_tool_source((&viewer, HERE), &record.id).await.unwrap();
     assert!(!unseen.available && unseen.error.is_some());
     assert_eq!(parts.sandbox.inspections(), 1);
 }
@@ -600,4 +601,31 @@ async fn what_is_taken_off_the_list_is_neither_registered_nor_run_nor_shown() {
         "what was kept is not shown either"
     );
     assert_eq!(parts.sandbox.runs().len(), 1);
+}
+
+#[tokio::test]
+async fn what_cannot_be_imported_is_not_registered() {
+    let parts = Parts::new();
+    let caliber = parts.caliber();
+    parts
+        .sandbox
+        .set_broken(Some("ImportError: no module named 'gone'\u{1b}[2J"));
+    let error = refused(
+        register(&caliber, &admin(), "adder", "1").await,
+        ErrorKind::Invalid,
+        None,
+    );
+    assert_eq!(error.fields()[0].field, "program");
+    assert!(
+        error.message().contains("no module named 'gone'\\u{1b}[2J"),
+        "{error}"
+    );
+    let query = CodeToolQuery::default();
+    let listed = caliber
+        .code_tools(&admin(), query, &PageRequest::first(10))
+        .await
+        .unwrap();
+    assert!(listed.items.is_empty());
+    parts.sandbox.set_broken(None);
+    register(&caliber, &admin(), "adder", "1").await.unwrap();
 }

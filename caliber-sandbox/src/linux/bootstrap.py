@@ -315,10 +315,11 @@ def run_many(setup, nonce):
 
 def look(setup, nonce):
     send(HELLO, nonce)
-    found = {"available": False, "signature": setup["callable"], "doc": "", "source": "", "truncated": False, "error": None}
+    found = {"callable": False, "available": False, "signature": setup["callable"], "doc": "", "source": "", "truncated": False, "error": None}
     limit = setup["source_limit"]
     try:
         function = load(setup)
+        found["callable"] = True
         import inspect
 
         found["doc"] = str(inspect.getdoc(function) or "")[:limit]

@@ -12,6 +12,7 @@ use crate::principal::{Principal, Surface};
 use crate::reason::{Reason, ReasonCode};
 use crate::registry::{Change, Expect};
 use crate::sandbox::{PinnedProgram, Reflection};
+use crate::text::escaped;
 
 impl Caliber {
     /// The signature, documentation and source of a version, as the sandbox sees them in a child of its own; never by
@@ -49,6 +50,29 @@ impl Inner {
         }
     }
 
+    /// Imports the program once, in the sandbox: what hangs, ends or has no such callable is found out now, by who
+    /// registers it, and not at the first run.
+    pub(super) async fn try_import(&self, pinned: &PinnedProgram) -> Result<Reflection> {
+        let sandbox = self.sandbox.as_ref().ok_or_else(no_sandbox)?;
+        let deadline = Deadline::after(self.settings.inspect_timeout);
+        let inspecting = sandbox.inspect(pinned, deadline);
+        let reflection = match tokio::time::timeout_at(deadline.instant(), inspecting).await {
+            Ok(reflection) => reflection?,
+            Err(_) => return Err(too_slow("importing the module")),
+        };
+        if reflection.callable {
+            return Ok(reflection);
+        }
+        let why = reflection
+            .error
+            .as_deref()
+            .unwrap_or("its module was not imported");
+        Err(Error::invalid(
+            "program",
+            format!("it cannot be called: {}", escaped(why, 1_000)),
+        ))
+    }
+
     async fn reflection(&self, record: &CodeToolRecord) -> Result<Reflection> {
         let unseen = |text: String| Reflection {
             error: Some(text),
@@ -81,13 +105,18 @@ impl Inner {
             Ok(reflection) => reflection?,
             Err(_) => return Err(too_slow("looking at the source")),
         };
+        self.keep_reflection(record, &reflection);
+        Ok(reflection)
+    }
+
+    /// What failed may have failed for a reason that passes, and is not kept.
+    pub(super) fn keep_reflection(&self, record: &CodeToolRecord, reflection: &Reflection) {
         if reflection.available {
             self.reflections
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .put(record.content_hash, reflection.clone());
         }
-        Ok(reflection)
     }
 }
 
