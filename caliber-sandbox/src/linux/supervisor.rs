@@ -306,7 +306,7 @@ impl Supervisor {
     fn queue_job(&mut self, job: Job) {
         if self.closing {
             (job.reply)(Err(closed()));
-        } else if self.queue.len() >= self.shared.settings.queue {
+        } else if self.queue.len() >= self.shared.settings.queue + self.free_places() {
             let error = Error::new(
                 ErrorKind::Unavailable,
                 format!(
@@ -320,8 +320,12 @@ impl Supervisor {
         }
     }
 
+    fn free_places(&self) -> usize {
+        self.shared.settings.places.max(1).saturating_sub(self.active)
+    }
+
     fn begin_queued(&mut self) {
-        while self.active < self.shared.settings.places.max(1) {
+        while self.free_places() > 0 {
             let Some(job) = self.queue.pop_front() else {
                 return;
             };

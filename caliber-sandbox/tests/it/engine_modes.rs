@@ -392,3 +392,14 @@ fn without_namespaces_what_is_left_is_applied_and_said() {
         assert_eq!(outcome.unenforced, [Guarantee::Net, Guarantee::TreeKill]);
     }
 }
+
+#[tokio::test]
+async fn without_a_queue_a_free_place_is_enough() {
+    let rig = Rig::with(|settings| {
+        settings.places = 1;
+        settings.queue = 0;
+    });
+    let program = rig.python("def run(): return 1");
+    let outcome = rig.engine.run(request(&program, "{}")).await.unwrap();
+    assert!(matches!(outcome.status, RunStatus::Ok { .. }), "{outcome:?}");
+}
