@@ -291,9 +291,12 @@ fn assemble(
 }
 
 /// What a process that forks calls needs to know for the layers that each call adds.
+///
+/// `confinement` is that of the process: a call reads what it reads, but for the scratch folders of other calls.
 pub(crate) fn call_layers(
     layers: &Layers,
     limits: &Limits,
+    confinement: &Confinement,
     folders: usize,
 ) -> Result<serde_json::Value, SpawnFailure> {
     let hex = |bytes: &[u8]| -> String { bytes.iter().map(|byte| format!("{byte:02x}")).collect() };
@@ -326,6 +329,7 @@ pub(crate) fn call_layers(
             "read": rights.read,
             "write": rights.write,
             "file": rights.file,
+            "paths": confinement.landlock.as_ref().map(|rules| &rules.read),
             "files": DEVICES,
         })
     });

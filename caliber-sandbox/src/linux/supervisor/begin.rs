@@ -445,7 +445,8 @@ impl Supervisor {
             kind,
         )
         .map_err(|failure| failed(&failure))?;
-        let call_layers = tool::call_layers(layers, &limits, folders).map_err(|failure| failed(&failure))?;
+        let call_layers =
+            tool::call_layers(layers, &limits, &confinement, folders).map_err(|failure| failed(&failure))?;
         let mut setup = self.setup("serve", &program);
         if let (Some(setup), serde_json::Value::Object(more)) = (setup.as_object_mut(), call_layers) {
             setup.extend(more);
@@ -486,7 +487,7 @@ impl Supervisor {
             .map_err(system_failed)?;
         let output = self.shared.settings.output_bytes;
         let now = Instant::now();
-        // The import may go on when the first caller has given up, so that the next one has an easier time.
+        // Beyond what any caller waits, so that imports that nobody could wait for end.
         let patience = job
             .request
             .startup_grace

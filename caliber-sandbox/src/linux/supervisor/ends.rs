@@ -326,7 +326,8 @@ impl Supervisor {
                     let done = zygote.retired && zygote.waiting.is_empty();
                     (unused || done) && !self.has_calls(**id) && zygote.waiting.is_empty()
                 }
-                _ => now >= zygote.import_until,
+                // Nothing of a call that has been answered goes on, its import included.
+                _ => now >= zygote.import_until || zygote.waiting.is_empty(),
             })
             .map(|(id, _)| *id)
             .collect();
