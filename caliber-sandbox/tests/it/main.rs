@@ -11,7 +11,6 @@
 #[cfg(target_os = "linux")]
 mod adapter;
 #[cfg(target_os = "linux")]
-#[allow(dead_code, reason = "the sandbox itself is attacked next")]
 mod attacks;
 #[cfg(target_os = "linux")]
 mod cgroup;

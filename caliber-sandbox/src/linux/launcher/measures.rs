@@ -12,15 +12,15 @@ use caliber_core::process::{ContainmentMeasure, Launch};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::child::{self, Begun};
-use super::{LauncherSettings, Shared};
+use super::{LauncherSettings, ServerProfile, Shared};
 use crate::linux::landlock;
 
 /// The program of the trial: it tells that it cannot see a file, and then waits for its input to end.
 const PROGRAM: &str = "/bin/cat";
 /// How long the trial may take.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Where files are that a server must not see.
-const CANARIES: [&str; 2] = ["/etc/passwd", "/proc/1/environ"];
+/// Files and folders of every host that a server must not see unless its profile shows them.
+const CANARIES: [&str; 5] = ["/etc/passwd", "/etc/group", "/etc/hostname", "/root", "/boot"];
 
 /// What was seen of the program of the trial.
 struct Seen {
@@ -32,7 +32,8 @@ struct Seen {
     interfaces: Vec<String>,
     /// Whether it could see the file of the host.
     sees_host: bool,
-    limits: String,
+    /// How many processes its user may have.
+    processes: Option<u64>,
 }
 
 /// Every measure, in force or not, and what it leaves open.
@@ -48,9 +49,11 @@ pub(super) fn try_out(shared: &Arc<Shared>) -> Vec<ContainmentMeasure> {
 }
 
 fn look(shared: &Arc<Shared>) -> Result<Seen, String> {
+    let canary =
+        canary(&shared.settings.profile).ok_or("the profile of servers shows everything there is")?;
     let launch = Launch {
         executable: PROGRAM.into(),
-        args: vec!["--".into(), CANARIES[0].into(), "-".into()],
+        args: vec!["--".into(), canary.into(), "-".into()],
         env: BTreeMap::new(),
     };
     let begun = child::begin(shared, &launch).map_err(|error| {
@@ -62,7 +65,7 @@ fn look(shared: &Arc<Shared>) -> Result<Seen, String> {
         }
         text
     })?;
-    let sees_host = !says_that_it_sees_nothing(&begun.stderr)?;
+    let sees_host = !says_that_it_sees_nothing(&begun.stderr, canary)?;
     let process = program_of(&begun).ok_or("the program of the trial was not found")?;
     let folder = Path::new("/proc").join(process.to_string());
     let read = |name: &str| {
@@ -88,18 +91,31 @@ fn look(shared: &Arc<Shared>) -> Result<Seen, String> {
             own_namespaces.push(name);
         }
     }
-    let limits = read("limits")?;
+    // In proc(5): name, soft limit, hard limit, unit.
+    let processes = read("limits")?
+        .lines()
+        .find_map(|line| line.strip_prefix("Max processes"))
+        .and_then(|line| line.split_whitespace().next()?.parse().ok());
     Ok(Seen {
         status,
         own_namespaces,
         interfaces,
         sees_host,
-        limits,
+        processes,
+    })
+}
+
+/// Something that is there and that the profile does not show.
+fn canary(profile: &ServerProfile) -> Option<&'static str> {
+    let shown = || profile.readable.iter().chain(&profile.writable);
+    CANARIES.into_iter().find(|canary| {
+        let path = Path::new(canary);
+        path.exists() && !shown().any(|shown| path.starts_with(shown) || shown.starts_with(path))
     })
 }
 
 /// Waits for the line that tells that the file of the host is not there.
-fn says_that_it_sees_nothing(stderr: &OwnedFd) -> Result<bool, String> {
+fn says_that_it_sees_nothing(stderr: &OwnedFd, canary: &str) -> Result<bool, String> {
     let text = |error: std::io::Error| format!("the program of the trial cannot be read: {error}");
     let until = Instant::now() + LIMIT;
     let mut reader = BufReader::new(File::from(stderr.try_clone().map_err(text)?).take(4096));
@@ -111,7 +127,8 @@ fn says_that_it_sees_nothing(stderr: &OwnedFd) -> Result<bool, String> {
     }
     let mut line = String::new();
     reader.read_line(&mut line).map_err(text)?;
-    Ok(line.contains(CANARIES[0]))
+    // Without a language in its environment it speaks that of the C library.
+    Ok(line.contains(canary) && (line.contains("No such file") || line.contains("Permission denied")))
 }
 
 /// The second process of the namespace: the child of the one that we started.
@@ -234,10 +251,12 @@ fn report(shared: &Shared, seen: &Result<Seen, String>) -> Vec<ContainmentMeasur
         ),
         measure(
             "process_limit",
-            check(
-                |seen| seen.limits.contains("Max processes"),
-                "the trial had no limit",
-            ),
+            seen.as_ref()
+                .map_err(String::clone)
+                .and_then(|seen| match seen.processes {
+                    Some(most) if most <= limits.processes => Ok(()),
+                    most => Err(format!("the trial had the limit {most:?}")),
+                }),
             &match processes {
                 Ok(by) => format!("{} processes and threads, by {by}", limits.processes),
                 Err(_) => format!(

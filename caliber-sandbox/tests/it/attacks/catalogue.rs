@@ -9,9 +9,11 @@ mod results;
 
 use std::time::Duration;
 
-use caliber_core::sandbox::{RunLimits, RunOutcome, RunStatus};
+use caliber_core::sandbox::{Guarantee, RunLimits, RunOutcome, RunStatus};
+use caliber_sandbox::linux::layers::Layers;
 use serde_json::{Value, json};
 
+use super::cell::Cell;
 use super::control::Control;
 use super::host::Touch;
 
@@ -68,6 +70,13 @@ pub(crate) enum Required {
     Ends(&'static str, fn(&RunOutcome) -> bool),
 }
 
+/// A sequence of calls that is more than one attack.
+pub(crate) struct Scenario {
+    pub(crate) row: u8,
+    pub(crate) name: &'static str,
+    pub(crate) run: fn(&mut Cell),
+}
+
 pub(crate) fn attacks() -> Vec<Attack> {
     let mut all = files::attacks();
     all.extend(processes::attacks());
@@ -96,6 +105,31 @@ fn attack(row: u8, module: &'static str, callable: &'static str) -> Attack {
 impl Attack {
     pub(crate) fn name(&self) -> String {
         format!("row {} {}.{}", self.row, self.module, self.callable)
+    }
+
+    /// The promise that it would break.
+    pub(crate) fn guarantee(&self) -> Option<Guarantee> {
+        Some(match self.row {
+            _ if self.callable == "change_metadata" => Guarantee::FsWrite,
+            1..=3 | 7..=10 => Guarantee::FsRead,
+            4 | 11 => Guarantee::FsWrite,
+            13..=17 => Guarantee::ProcVisibility,
+            18 | 20 => Guarantee::TreePids,
+            19 | 21 | 44 | 46 => Guarantee::TreeKill,
+            23..=25 | 28 => Guarantee::Net,
+            26 | 27 | 29 => Guarantee::Ipc,
+            22 | 30..=38 => Guarantee::SyscallSurface,
+            40 => Guarantee::TreeMemory,
+            _ => return None,
+        })
+    }
+
+    /// What it may get to where the layers that hold it are not there.
+    pub(crate) fn may_touch(&self, layers: &Layers) -> &'static [Touch] {
+        match self.control {
+            Control::Wins { touches, .. } if self.needs == Needs::Namespaces && !layers.namespaces => touches,
+            _ => &[],
+        }
     }
 
     fn more(mut self, more: Value) -> Self {

@@ -61,7 +61,20 @@ pub(crate) fn check(attack: &Attack, host: &mut Host) -> Result<(), String> {
             Ok(())
         };
     }
-    let mut plain = Plain::start(attack, host, namespace_root);
+    let mut facts = host.facts();
+    for (key, value) in attack.more.as_object().cloned().unwrap_or_default() {
+        facts[key] = value;
+    }
+    if let Some(count) = facts.get("plain_count").cloned() {
+        facts["count"] = count;
+    }
+    let mut plain = Plain::start(
+        host,
+        &outer::tools(),
+        (attack.module, attack.callable),
+        facts,
+        namespace_root,
+    );
     let result = judge(attack, &mut plain, host);
     drop(plain);
     host.touched();
@@ -141,6 +154,14 @@ fn judge(attack: &Attack, plain: &mut Plain, host: &mut Host) -> Result<(), Stri
     }
 }
 
+/// What a callable answers as a plain child.
+pub(crate) fn answer(host: &Host, source: &Path, module: &str, callable: &str) -> Value {
+    let mut plain = Plain::start(host, source, (module, callable), host.facts(), false);
+    plain.wait(Duration::from_secs(20)).expect("it ends");
+    let answer = plain.answer().unwrap_or_else(|| panic!("{}", plain.problem()));
+    answer["value"].clone()
+}
+
 /// An attack that runs as a plain child.
 struct Plain {
     child: Child,
@@ -148,21 +169,19 @@ struct Plain {
 }
 
 impl Plain {
-    fn start(attack: &Attack, host: &Host, namespace_root: bool) -> Self {
+    fn start(
+        host: &Host,
+        source: &Path,
+        (module, callable): (&str, &str),
+        mut facts: Value,
+        namespace_root: bool,
+    ) -> Self {
         assert!(outer::is_inside() && !rustix::process::geteuid().is_root());
         // A copy of its own, which it may change, and an empty folder to work in.
         let folder = host.folder().join("plain");
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(folder.join("work")).unwrap();
-        copy(&outer::tools(), &folder.join("tools"));
-        let mut facts = host.facts();
-        let more = attack.more.as_object().cloned().unwrap_or_default();
-        for (key, value) in more {
-            facts[key] = value;
-        }
-        if let Some(count) = facts.get("plain_count").cloned() {
-            facts["count"] = count;
-        }
+        copy(source, &folder.join("tools"));
         facts["clean"] = json!(true);
         facts["environment"] = json!(["PATH"]);
         facts["result_type"] = json!(3);
@@ -180,9 +199,9 @@ impl Plain {
         };
         let child = command
             .args(["-I", "-S", "-B"])
-            .arg(folder.join("tools/control.py"))
+            .arg(outer::tools().join("control.py"))
             .arg(folder.join("tools"))
-            .args([attack.module, attack.callable])
+            .args([module, callable])
             .current_dir(folder.join("work"))
             .stdin(fs::File::open(folder.join("arguments")).unwrap())
             .stdout(Stdio::from(open("stdout")))
@@ -245,8 +264,12 @@ fn copy(from: &Path, to: &Path) {
     fs::create_dir(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
-        if entry.file_type().unwrap().is_file() {
-            fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+        let target = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &target),
+            false => {
+                fs::copy(entry.path(), target).unwrap();
+            }
         }
     }
 }

@@ -242,6 +242,48 @@ pub(crate) fn processes(wanted: impl Fn(u32) -> bool) -> Vec<u32> {
         .collect()
 }
 
+pub(crate) fn parent_of(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Whether `ancestor` made it, or what made it.
+pub(crate) fn is_below(pid: u32, ancestor: u32) -> bool {
+    let mut above = parent_of(pid);
+    while let Some(parent) = above.filter(|parent| *parent > 1) {
+        if parent == ancestor {
+            return true;
+        }
+        above = parent_of(parent);
+    }
+    false
+}
+
+/// What a process is, for the one who reads that a test failed.
+pub(crate) fn described(pid: u32) -> String {
+    let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    let status = read("status");
+    let of = |key: &str| {
+        status
+            .lines()
+            .find(|line| line.starts_with(key))
+            .unwrap_or_default()
+            .replace('\t', " ")
+    };
+    format!(
+        "{pid} {} {} {} {} [{}]",
+        of("Name"),
+        of("State"),
+        of("PPid"),
+        of("Uid"),
+        read("cmdline")
+            .replace('\0', " ")
+            .chars()
+            .take(120)
+            .collect::<String>()
+    )
+}
+
 pub(crate) fn is_zombie(pid: u32) -> bool {
     let mut stat = String::new();
     match File::open(format!("/proc/{pid}/stat")).and_then(|mut file| file.read_to_string(&mut stat)) {

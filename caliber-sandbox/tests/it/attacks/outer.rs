@@ -26,12 +26,6 @@ pub(crate) enum Identity {
     RootInDocker,
 }
 
-impl Identity {
-    pub(crate) fn is_root(self) -> bool {
-        matches!(self, Self::Root | Self::RootInDocker)
-    }
-}
-
 /// Runs `body` inside, as `identity`. `name` is the path of the test that calls this, as the test binary knows it.
 #[track_caller]
 #[expect(clippy::print_stdout, reason = "a test says that it was skipped")]

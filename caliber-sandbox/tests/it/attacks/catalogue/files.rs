@@ -1,6 +1,6 @@
 //! Files and secrets.
 
-use super::{Attack, attack};
+use super::{Attack, Needs, attack};
 use crate::attacks::control::Control;
 use crate::attacks::host::Touch;
 
@@ -8,7 +8,11 @@ pub(super) fn attacks() -> Vec<Attack> {
     vec![
         // Only root reads the shadow file.
         attack(1, "files", "read_passwords").except(&["read_shadow"]),
-        attack(2, "files", "reach_database").touches(&[Touch::Database, Touch::Private]),
+        attack(2, "files", "reach_database").touches(&[Touch::Database]),
+        // Landlock does not know these rights.
+        attack(2, "files", "change_metadata")
+            .touches(&[Touch::Private])
+            .needs(Needs::Namespaces),
         attack(3, "files", "list_folders").except(&["root", "srv", "boot", "home", "opt"]),
         // The interpreter's folder belongs to root.
         attack(4, "files", "write_module").except(&["create_pth_of_interpreter"]),

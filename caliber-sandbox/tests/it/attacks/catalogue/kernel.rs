@@ -2,6 +2,7 @@
 
 use super::{Attack, attack};
 use crate::attacks::control::Control;
+use crate::attacks::host::Touch;
 
 pub(super) fn attacks() -> Vec<Attack> {
     vec![
@@ -27,7 +28,7 @@ pub(super) fn attacks() -> Vec<Attack> {
         attack(36, "kernel", "clock_and_names")
             .in_own_namespace()
             .except(&["real_time", "less_nice"]),
-        attack(37, "kernel", "execute"),
+        attack(37, "kernel", "execute").touches(&[Touch::Tcp]),
         // The number of processes is limited in most shells already.
         attack(38, "kernel", "raise_limits").except(&["processes"]),
     ]

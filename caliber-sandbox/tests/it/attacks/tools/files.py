@@ -4,7 +4,7 @@ import os
 import stat
 import sys
 
-from attempt import WON, WORKS, attempts, told
+from attempt import WON, WORKS, attempts, entries, told
 
 
 def _read(path):
@@ -28,16 +28,24 @@ def reach_database(host):
         with open(host["database"], "r+b") as file:
             file.write(b"X")
 
-    def enter():
-        os.chdir(os.path.dirname(host["database"]))
-        os.stat("database")
-
     return attempts(
         read_open_file=lambda: _read(host["database"]),
         read_private_file=lambda: _read(host["private"]),
         open_for_writing=overwrite,
         truncate=lambda: os.truncate(host["database"], 1),
+    )
+
+
+def change_metadata(host):
+    """What says something about a file, without its content."""
+    def enter():
+        os.chdir(os.path.dirname(host["database"]))
+        os.stat("database")
+
+    return attempts(
         change_mode=lambda: os.chmod(host["private"], 0o777),
+        change_mode_of_source=lambda: os.chmod(os.path.dirname(os.path.abspath(__file__)), 0o777),
+        change_times=lambda: os.utime(host["private"], (1, 1)),
         look_up=lambda: os.stat(host["database"]),
         enter_folder=enter,
     )
@@ -89,7 +97,6 @@ def write_module(host):
         create_module=lambda: create("socket.py"),
         create_pth=lambda: create("poisoned.pth"),
         create_pth_of_interpreter=add_pth,
-        make_writable=lambda: os.chmod(here, 0o777),
         rename_source=lambda: os.rename(__file__, __file__ + ".old"),
     )
 
@@ -235,3 +242,6 @@ def leave_and_find(host):
 def answer(host):
     """The registered answer: what other attacks must not change."""
     return {"answer": WORKS}
+
+
+entries(globals())

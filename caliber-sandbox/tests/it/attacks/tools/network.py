@@ -8,7 +8,7 @@ import os
 import socket
 import struct
 
-from attempt import WORKS, attempts, syscall, told
+from attempt import WORKS, attempts, entries, syscall, told
 
 
 def tcp(host):
@@ -129,3 +129,6 @@ def shared_kernel_objects(host):
 def io_uring(host):
     parameters = ctypes.create_string_buffer(120)
     return attempts(setup=lambda: os.close(syscall("io_uring_setup", 4, ctypes.byref(parameters))))
+
+
+entries(globals())

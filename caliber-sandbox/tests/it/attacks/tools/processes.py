@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 
-from attempt import WON, WORKS, attempts, forked, libc, mark, reaches, syscall, told
+from attempt import WON, WORKS, attempts, entries, forked, libc, mark, reaches, syscall, told
 import errno
 
 
@@ -151,7 +151,8 @@ def list_processes(host):
         return any(_exists(pid) for pid in range(host["first_pid"], host["first_pid"] + 4096))
 
     def visible():
-        own = {os.getpid(), os.getppid(), 1}
+        # In the folder it may stand under its number in a namespace above.
+        own = {os.getpid(), os.getppid(), 1, int(os.readlink("/proc/self"))}
         return bool({int(entry) for entry in os.listdir("/proc") if entry.isdigit()} - own)
 
     return attempts(by_name=named, by_signal=signalled, by_folder=visible)
@@ -236,6 +237,8 @@ def thread_bomb(host):
 
 def set_user_id(host):
     """A set-user-ID copy of `id` is in a folder that the tool may see."""
+    own = os.geteuid()
+
     def gained():
         folders = [os.path.dirname(host["set_user_id"]), *sys.path]
         programs = [os.path.join(folder, "id") for folder in folders]
@@ -243,15 +246,91 @@ def set_user_id(host):
         if program is None:
             return False
         answer = subprocess.run([program, "-u"], capture_output=True, text=True, timeout=20, check=False)
-        return answer.stdout.strip() == "0"
+        return answer.stdout.strip() not in ("", str(own))
 
     def become():
         os.setuid(0)
 
-    own = os.geteuid()
     found = attempts(program=gained, user=become, group=lambda: os.setgroups([0]))
     found["identity"] = WORKS if os.geteuid() == own else "changed"
     return found
+
+
+def sibling(host):
+    """Two calls of the same tool at once: one holds something, the other one looks for it."""
+    if host["role"] == "hold":
+        signals = []
+        signal.signal(signal.SIGWINCH, lambda *_: signals.append(1))
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with open("held", "w") as file:
+            file.write(host["secret"])
+        until = time.monotonic() + host["seconds"]
+        while time.monotonic() < until:
+            time.sleep(0.01)
+        with open("held") as file:
+            is_whole = file.read() == host["secret"] and os.listdir(".") == ["held"]
+        return {
+            "file": WORKS if is_whole else "changed",
+            "signals": "nothing" if not signals else WON,
+            "limits": WORKS if resource.getrlimit(resource.RLIMIT_NOFILE) == limits else "changed",
+        }
+
+    own = os.getcwd()
+    found = {}
+
+    def folders():
+        places = [os.path.dirname(own), "/scratch", "/tmp", "/dev/shm"]
+        for place in places:
+            try:
+                names = os.listdir(place)
+            except OSError:
+                names = map(str, range(16))
+            for name in names:
+                folder = os.path.join(place, name)
+                if folder != own:
+                    yield folder
+
+    def reached(reach):
+        for folder in folders():
+            try:
+                reach(folder)
+                return True
+            except OSError:
+                pass
+        return False
+
+    found["list"] = told(lambda: _holds(folders))
+    found["read"] = told(lambda: reached(lambda folder: _read(os.path.join(folder, "held"))))
+    found["write"] = told(lambda: reached(lambda folder: os.close(os.open(os.path.join(folder, "held"), os.O_WRONLY))))
+    found["create"] = told(lambda: reached(_create))
+    others = {int(entry) for entry in os.listdir("/proc") if entry.isdigit()} - {os.getpid()}
+    for pid in (others | set(range(2, 64))) - {os.getpid()}:
+        _signalled(pid)
+    return found
+
+
+def _holds(folders):
+    for folder in folders():
+        try:
+            if "held" in os.listdir(folder):
+                return True
+        except OSError:
+            pass
+    return False
+
+
+def _create(folder):
+    os.stat(os.path.join(folder, "held"))
+    with open(os.path.join(folder, "foreign"), "w"):
+        pass
+
+
+def _signalled(pid):
+    try:
+        os.kill(pid, signal.SIGWINCH)
+    except OSError:
+        return False
+    return True
 
 
 def attack_parents(host):
@@ -278,3 +357,6 @@ def attack_parents(host):
         except OSError:
             pass
     return {"survived": WORKS, "_found": repr(found)}
+
+
+entries(globals())

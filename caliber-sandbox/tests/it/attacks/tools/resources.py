@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 
-from attempt import WON, WORKS, attempts, mark, told
+from attempt import WON, WORKS, attempts, entries, mark, told
 
 
 def allocate(host):
@@ -52,7 +52,18 @@ def fork_memory(host):
         if not chunk:
             break
         filled += len(chunk)
-    return {"together": WON if filled * host["bytes"] > host["limit"] else "nothing", "_filled": str(filled)}
+    # One that was killed for the memory of another has told before, perhaps.
+    alive = made
+    while True:
+        try:
+            ended, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            break
+        if not ended:
+            break
+        alive -= 1
+    together = min(filled, alive) * host["bytes"]
+    return {"together": WON if together > host["limit"] else "nothing", "_filled": f"{filled}, {alive} alive"}
 
 
 def fill_scratch(host):
@@ -178,3 +189,6 @@ def leave_exit_handler(host):
     mark()
     atexit.register(time.sleep, 600)
     return {"result": WORKS}
+
+
+entries(globals())

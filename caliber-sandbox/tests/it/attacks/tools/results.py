@@ -11,7 +11,7 @@ import struct
 import sys
 import time
 
-from attempt import WON, WORKS, mark
+from attempt import WON, WORKS, entries, mark
 
 
 def _call_socket():
@@ -316,3 +316,6 @@ def change_class_of_result(host):
             return b'{"forged":true}'
 
     return {"text": Text("real")}
+
+
+entries(globals())
