@@ -31,6 +31,10 @@ pub struct Config {
     /// The variables that `env://NAME` is looked up in, as the host took them from its environment; default none.
     /// Which names may be used, [`PolicySettings::secrets`] says.
     pub variables: BTreeMap<String, SecretText>,
+    /// Where code tools run; default nowhere. Which modules and executables may be code tools,
+    /// [`PolicySettings::code_tools`] says.
+    #[cfg(feature = "sandbox")]
+    pub sandbox: crate::SandboxChoice,
 }
 
 impl Config {
@@ -73,6 +77,8 @@ impl Installation {
             launcher,
             settings,
             variables,
+            #[cfg(feature = "sandbox")]
+            sandbox,
         } = config;
         policy.validate()?;
         gateway.endpoints.addresses = policy.addresses.clone();
@@ -84,16 +90,25 @@ impl Installation {
         let registry = Arc::new(store.clone());
         let stored: Arc<dyn SecretSource> = registry.clone();
         let secrets = Arc::new(SecretChain::new(stored, policy.secrets.clone(), variables));
-        let gateway = McpGateway::new(gateway, secrets, Arc::new(PlainLauncher::new(launcher)))?;
-        let caliber = Caliber::builder(
+        let launcher = Arc::new(PlainLauncher::new(launcher));
+        let gateway = McpGateway::new(gateway, secrets.clone(), launcher)?;
+        let builder = Caliber::builder(
             registry,
             Arc::new(gateway),
             Arc::new(Policy::new(policy)),
             Arc::new(ProcessQuota::new()),
         )
         .settings(settings)
-        .build();
-        Ok(Self { caliber, store })
+        .secrets(secrets);
+        #[cfg(feature = "sandbox")]
+        let builder = match sandbox.start().await? {
+            Some(sandbox) => builder.sandbox(sandbox),
+            None => builder,
+        };
+        Ok(Self {
+            caliber: builder.build(),
+            store,
+        })
     }
 }
 

@@ -7,6 +7,8 @@ struct EmbeddingGuide;
 
 #[cfg(feature = "sqlite")]
 mod installation;
+#[cfg(feature = "sandbox")]
+mod places;
 #[cfg(feature = "sqlite")]
 mod secrets;
 
@@ -15,12 +17,16 @@ pub use caliber_gateway as gateway;
 #[cfg(feature = "http")]
 pub use caliber_http as http;
 pub use caliber_policy as policy;
+#[cfg(feature = "sandbox")]
+pub use caliber_sandbox as sandbox;
 #[cfg(feature = "sqlite")]
 pub use caliber_store as store;
 
 pub use caliber_core::{
-    Caliber, CheckOutcome, DiscoveryOutcome, Drift, Error, ErrorKind, InvokeOutcome, InvokeRequest, Result,
-    ServerRegistration, Settings, blocking,
+    Caliber, CheckOutcome, CodeToolCall, CodeToolRegistration, CodeToolRun, DiscoveryOutcome, Drift, Error,
+    ErrorKind, InvokeOutcome, InvokeRequest, Result, ServerRegistration, Settings, blocking,
 };
 #[cfg(feature = "sqlite")]
 pub use installation::{Config, Installation, open};
+#[cfg(feature = "sandbox")]
+pub use places::SandboxChoice;

@@ -1,12 +1,17 @@
 //! The one place where shapes of the wire and types of the core become each other.
 
 mod access;
+mod code_tools;
 mod definition;
 mod records;
 mod servers;
 mod tools;
 
 pub(crate) use access::{grant, grantee, membership, new_token, project_reach, scopes, subject, token};
+pub(crate) use code_tools::{
+    code_tool, code_tool_patch, code_tool_query, code_tool_registration, code_tool_run, code_tool_source,
+    code_tool_summary, code_tool_usage, run_call, sandbox,
+};
 pub(crate) use definition::{definition, patch};
 pub(crate) use records::{approval, audit_entry, invocation_record, milliseconds};
 pub(crate) use servers::{failed_check, good_check, server, server_query, summary};
@@ -17,7 +22,7 @@ use caliber_core::reason::Reason;
 
 use crate::wire;
 
-fn reason(reason: Reason) -> wire::Reason {
+pub(crate) fn reason(reason: Reason) -> wire::Reason {
     wire::Reason {
         code: reason.code.as_str(),
         text: reason.text,

@@ -216,6 +216,26 @@ impl Problem {
         self
     }
 
+    /// Leaves out a step that the fields of the core have and those of the wire have not.
+    pub(crate) fn without_step(mut self, step: &str) -> Self {
+        for error in &mut self.0.errors {
+            error.loc.retain(|own| own != step);
+        }
+        self
+    }
+
+    /// Arguments that do not fit stand in this field of the request.
+    pub(crate) fn with_arguments_at(mut self, field: &str) -> Self {
+        for error in &mut self.0.errors {
+            if let [_, named] = error.loc.as_mut_slice()
+                && named == "arguments"
+            {
+                field.clone_into(named);
+            }
+        }
+        self
+    }
+
     /// An invalid request that names no field is about this one.
     pub(crate) fn about_field(self, field: &str) -> Self {
         if self.0.kind == Some(ErrorKind::Invalid) && self.0.errors.is_empty() {

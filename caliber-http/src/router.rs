@@ -10,7 +10,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::api::{access, approvals, calls, history, operations, servers, tools};
+use crate::api::{access, approvals, calls, code_tools, history, operations, servers, tools};
 use crate::explorer;
 use crate::guard::guard;
 use crate::problem::{HttpReason, Problem};
@@ -57,6 +57,16 @@ pub(crate) fn declared(prefix: &ApiPrefix) -> OpenApiRouter<Api> {
         .routes(routes!(calls::invoke))
         .routes(routes!(calls::list))
         .routes(routes!(calls::show))
+        .routes(routes!(code_tools::list, code_tools::register))
+        .routes(routes!(code_tools::resolve))
+        .routes(routes!(code_tools::show, code_tools::update))
+        .routes(routes!(code_tools::archive))
+        .routes(routes!(code_tools::versions))
+        .routes(routes!(code_tools::source))
+        .routes(routes!(code_tools::usage))
+        .routes(routes!(code_tools::test_run))
+        .routes(routes!(code_tools::runs))
+        .routes(routes!(code_tools::sandbox))
         .routes(routes!(approvals::list))
         .routes(routes!(approvals::show))
         .routes(routes!(approvals::approve))

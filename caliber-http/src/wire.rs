@@ -3,6 +3,7 @@
 pub(crate) mod access;
 pub(crate) mod approvals;
 pub(crate) mod calls;
+pub(crate) mod code_tools;
 pub(crate) mod history;
 pub(crate) mod servers;
 pub(crate) mod tools;

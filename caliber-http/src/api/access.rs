@@ -92,7 +92,8 @@ pub(crate) async fn revoke_token(
 
 /// Give a grant
 ///
-/// It lets somebody invoke a server's tools; they must also be classified and allowed. Needs `admin`.
+/// It lets somebody invoke a server's tools, which must also be classified and allowed, or run every version of a code
+/// tool. Needs `admin`.
 #[utoipa::path(
     post, path = "/grants", tag = "access", operation_id = "create_grant", request_body = GrantInput,
     responses((status = 201, description = "The grant", body = Data<Grant>), Existing)
@@ -115,8 +116,26 @@ pub(crate) async fn create_grant(
                 "it takes 1 to 128 of A-Z, a-z, 0-9, _, - and .",
             )
         })?;
-    let server = input.server_id.parse()?;
-    let grant = api.caliber().grant(caller.who(), &server, grantee, tool).await?;
+    let wrong = |field: &str, problem: &str| Problem::invalid_field("body", field, problem);
+    let grant = match (&input.server_id, &input.family) {
+        (Some(server), None) => {
+            let server = server.parse()?;
+            api.caliber().grant(caller.who(), &server, grantee, tool).await?
+        }
+        (None, Some(_)) if tool.is_some() => {
+            return Err(wrong("tool_name", "a code tool has none; leave it out"));
+        }
+        (None, Some(family)) => {
+            let family = family
+                .parse()
+                .map_err(|error: caliber_core::Error| wrong("family", error.message()))?;
+            api.caliber().grant_family(caller.who(), &family, grantee).await?
+        }
+        (Some(_), Some(_)) => {
+            return Err(wrong("family", "a server is named too; choose one of the two"));
+        }
+        (None, None) => return Err(wrong("server_id", "name a server or a family of code tools")),
+    };
     reply::json(
         StatusCode::CREATED,
         &Data {

@@ -105,15 +105,21 @@ pub(crate) struct TokenPath {
     pub(crate) token_id: String,
 }
 
-/// A grant to be given: to a subject, or to everybody who holds a scope.
+/// A grant to be given, of the tools of a server or of a family of code tools: to a subject, or to everybody who holds a
+/// scope.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, expecting = "an object")]
 #[schema(example = json!({ "server_id": "srv_00000000000000000000000000000000", "tool_name": "forecast", "subject": "nightly-report" }))]
 pub(crate) struct GrantInput {
-    /// Whose tools.
-    #[schema(pattern = "^srv_[0-9a-f]{32}$")]
-    pub(crate) server_id: String,
-    /// Which tool; all of them when it is not given.
+    /// The server whose tools it opens.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(nullable = false, pattern = "^srv_[0-9a-f]{32}$")]
+    pub(crate) server_id: Option<String>,
+    /// Or the name of a code tool, all versions of it.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(nullable = false, pattern = "^[A-Za-z0-9_.-]{1,128}$")]
+    pub(crate) family: Option<String>,
+    /// Which tool of the server; all of them when it is not given.
     #[serde(default, deserialize_with = "given")]
     #[schema(nullable = false, pattern = "^[A-Za-z0-9_.-]{1,128}$")]
     pub(crate) tool_name: Option<String>,

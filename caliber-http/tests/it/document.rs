@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::{PREFIX, Request, Service};
 
-const ROUTES: [&str; 33] = [
+const ROUTES: [&str; 45] = [
     "DELETE /grants/{grant_id}",
     "DELETE /mcp-servers/{server_id}",
     "DELETE /mcp-servers/{server_id}/tools/{tool_name}/policy",
@@ -38,6 +38,18 @@ const ROUTES: [&str; 33] = [
     "POST /mcp-servers/{server_id}/test-connection",
     "POST /tokens",
     "PUT /memberships",
+    "GET /sandbox",
+    "GET /tools",
+    "POST /tools",
+    "GET /tools/resolve",
+    "GET /tools/{tool_id}",
+    "PATCH /tools/{tool_id}",
+    "POST /tools/{tool_id}/archive",
+    "GET /tools/{tool_id}/invocations",
+    "GET /tools/{tool_id}/source",
+    "POST /tools/{tool_id}/test-run",
+    "GET /tools/{tool_id}/usage",
+    "GET /tools/{tool_id}/versions",
     "GET /healthz",
     "GET /metrics",
     "GET /readyz",
@@ -156,7 +168,7 @@ fn bodies_take_no_unknown_field_and_no_null() {
             assert!(property["description"].is_string(), "{name}.{field}");
         }
     }
-    assert_eq!(inputs, 11, "{:?}", schemas.keys().collect::<Vec<_>>());
+    assert_eq!(inputs, 15, "{:?}", schemas.keys().collect::<Vec<_>>());
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@ mod access;
 mod approvals;
 mod authentication;
 mod calls;
+mod code_tools;
 mod document;
 mod hostile;
 mod input;
