@@ -19,6 +19,7 @@ mod key_file;
 mod log;
 mod openapi;
 mod output;
+mod sandbox;
 mod serve;
 mod servers;
 mod settings;
@@ -91,9 +92,12 @@ enum Command {
     /// Register, look at, check, discover and remove MCP servers
     #[command(subcommand)]
     Servers(servers::Servers),
-    /// Look at tools, decide about them, call them
+    /// Look at the tools of servers, decide about them, call them; register and run code tools
     #[command(subcommand)]
     Tools(tools::Tools),
+    /// Find out what isolates code tools here, and run them for control planes elsewhere
+    #[command(subcommand)]
+    Sandbox(sandbox::Sandbox),
     /// Say who may call what
     #[command(subcommand)]
     Grants(grants::Grants),
@@ -187,6 +191,7 @@ fn run(context: &Context, command: Command) -> Outcome {
             Command::Serve(command) => serve::run(context, &command).await,
             Command::Servers(command) => servers::run(context, command).await,
             Command::Tools(command) => tools::run(context, command).await,
+            Command::Sandbox(command) => sandbox::run(context, command).await,
             Command::Grants(command) => grants::run(context, command).await,
             Command::Approvals(command) => approvals::run(context, command).await,
             Command::Invocations(command) => invocations::run(context, command).await,

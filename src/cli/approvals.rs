@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use http::Method;
 
-use super::backend::{Absent, Backend, value};
+use super::backend::{Backend, Needs, value};
 use super::context::Context;
 use super::failure::{Failure, Outcome};
 use super::grants::names;
@@ -43,7 +43,7 @@ pub(crate) enum Approvals {
 }
 
 pub(crate) async fn run(context: &Context, command: Approvals) -> Outcome {
-    Backend::with(context, Absent::Refuse, async |backend| {
+    Backend::with(context, Needs::DATABASE, async |backend| {
         act(backend, context, command).await
     })
     .await

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::backend::{Absent, Backend, value};
+use super::backend::{Backend, Needs, value};
 use super::context::Context;
 use super::failure::{Failure, Outcome};
 use super::output::{Output, cell, time};
@@ -47,7 +47,7 @@ pub(crate) struct Tail {
 }
 
 pub(crate) async fn run(context: &Context, Audit::Tail(tail): Audit) -> Outcome {
-    Backend::with(context, Absent::Refuse, async |backend| {
+    Backend::with(context, Needs::DATABASE, async |backend| {
         print_trail(backend, context.output(), &tail).await
     })
     .await

@@ -70,21 +70,43 @@ struct FieldError {
     msg: String,
 }
 
-/// What becomes of a command whose database is not there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Absent {
-    /// It is made: the command has something to put into it.
-    Make,
-    /// The command is refused: a database that is empty has no answer, and its path may be a slip.
-    Refuse,
+/// What a command needs of the local installation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Needs {
+    /// Whether a database that is not there is made: the command has something to put into it. Otherwise it is refused:
+    /// an empty database has no answer, and its path may be a slip.
+    make: bool,
+    /// Whether code tools are run or looked at. Finding out what the machine enforces takes a moment.
+    sandbox: bool,
+}
+
+impl Needs {
+    /// A database that is there.
+    pub(crate) const DATABASE: Self = Self {
+        make: false,
+        sandbox: false,
+    };
+
+    /// The same, and a database that is not there is made.
+    pub(crate) const fn or_make(self) -> Self {
+        Self { make: true, ..self }
+    }
+
+    /// The same, and the sandbox.
+    pub(crate) const fn with_sandbox(self) -> Self {
+        Self {
+            sandbox: true,
+            ..self
+        }
+    }
 }
 
 impl Backend {
     /// The server of the flags, or else the local database.
-    async fn open(context: &Context, absent: Absent) -> Outcome<Self> {
+    async fn open(context: &Context, needs: Needs) -> Outcome<Self> {
         match &context.global.server {
             Some(server) => Remote::open(context, server).map(Self::Remote),
-            None => Local::open(context, absent)
+            None => Local::open(context, needs)
                 .await
                 .map(|local| Self::Local(Box::new(local))),
         }
@@ -93,10 +115,10 @@ impl Backend {
     /// Opens it, does `work` with it, and closes it whatever came of the work: records are written at the end.
     pub(crate) async fn with(
         context: &Context,
-        absent: Absent,
+        needs: Needs,
         work: impl AsyncFnOnce(&Self) -> Outcome,
     ) -> Outcome {
-        let backend = Self::open(context, absent).await?;
+        let backend = Self::open(context, needs).await?;
         let done = work(&backend).await;
         let closed = match backend {
             Self::Local(local) => local.close().await,
@@ -224,7 +246,7 @@ pub(crate) fn value<T: DeserializeOwned>(raw: &RawValue) -> Outcome<T> {
 }
 
 /// A path with a query.
-fn with_query(path: &str, parameters: &[(&str, &str)]) -> String {
+pub(crate) fn with_query(path: &str, parameters: &[(&str, &str)]) -> String {
     let mut query = url::form_urlencoded::Serializer::new(String::new());
     query.extend_pairs(parameters);
     format!("{path}?{}", query.finish())
@@ -280,12 +302,24 @@ pub(crate) fn exit_of(status: StatusCode, reason: Option<ReasonCode>) -> Exit {
             | Code::QuotaUnavailable
             | Code::ServerBusy
             | Code::BreakerOpen
-            | Code::StoreUnavailable,
+            | Code::StoreUnavailable
+            | Code::SandboxBusy
+            | Code::SandboxFailed,
         ) => {
             return Exit::Unavailable;
         }
+        Some(Code::SandboxUnavailable) => return Exit::SandboxUnavailable,
+        Some(Code::ToolUnresolved) => return Exit::NotFound,
+        Some(Code::ModuleNotAllowed | Code::ToolArchived) => return Exit::Denied,
         Some(Code::ArgumentsInvalid | Code::ArgumentsUnchecked) => return Exit::Usage,
-        Some(Code::NameTaken | Code::StaleRevision | Code::InUse | Code::SecretOriginChanged) => {
+        Some(
+            Code::NameTaken
+            | Code::VersionTaken
+            | Code::SourceChanged
+            | Code::StaleRevision
+            | Code::InUse
+            | Code::SecretOriginChanged,
+        ) => {
             return Exit::Conflict;
         }
         Some(Code::SecretKeyMissing) => return Exit::Key,
@@ -340,6 +374,11 @@ mod tests {
             (409, "approval_required", Exit::ApprovalNeeded),
             (409, "name_taken", Exit::Conflict),
             (409, "conflict", Exit::Conflict),
+            (409, "version_taken", Exit::Conflict),
+            (409, "module_not_allowed", Exit::Denied),
+            (404, "tool_unresolved", Exit::NotFound),
+            (503, "sandbox_unavailable", Exit::SandboxUnavailable),
+            (503, "sandbox_busy", Exit::Unavailable),
             (412, "stale_revision", Exit::Conflict),
             (404, "not_found", Exit::NotFound),
             (400, "invalid_request", Exit::Usage),

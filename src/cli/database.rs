@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use caliber::core::principal::Surface;
 use clap::Subcommand;
 
-use super::backend::{Absent, Backend};
+use super::backend::{Backend, Needs};
 use super::context::Context;
 use super::failure::{Failure, Outcome};
 use super::output::{Output, with_progress};
@@ -24,7 +24,7 @@ pub(crate) enum Database {
 }
 
 pub(crate) async fn run(context: &Context, command: Database) -> Outcome {
-    Backend::with(context, Absent::Refuse, async |backend| {
+    Backend::with(context, Needs::DATABASE, async |backend| {
         act(backend, context.output(), command).await
     })
     .await

@@ -52,6 +52,8 @@ exits! {
     ToolError = 11, "the tool itself says that it failed";
     /// There is a difference.
     Different = 12, "the tool differs from what was classified (tools diff --exit-code)";
+    /// The sandbox does not enforce what is required.
+    SandboxUnavailable = 13, "the sandbox does not enforce what is required, so no code tool runs";
     /// There is no database there, or there can be none.
     DatabasePath = 20, "there is no database at this path, or there can be none (no such folder, not a file)";
     /// The database cannot be written.
@@ -279,6 +281,15 @@ pub(crate) fn hint(exit: Exit, reason: Option<ReasonCode>, approval: Option<&str
             "an approver decides with `caliber approvals approve APPROVAL`; then call again with --approval APPROVAL"
         }
         (Exit::OutcomeUnknown, _) => "look at the server before you call again",
+        (_, Some(ReasonCode::SandboxUnavailable)) => {
+            "`caliber sandbox doctor` says what is missing on this machine, and what to do about it"
+        }
+        (_, Some(ReasonCode::ModuleNotAllowed)) => {
+            "the settings policy.code_tools.modules and policy.code_tools.executables say what may be a code tool"
+        }
+        (_, Some(ReasonCode::ToolUnresolved)) => {
+            "`caliber tools versions NAME` lists the versions that there are"
+        }
         (Exit::DatabaseNewer, _) => "use the version of caliber that changed it, or a newer one",
         (Exit::DatabaseCorrupt, _) => "restore a backup, with its key file; `caliber db backup` makes them",
         (Exit::DatabaseLocked, _) => {

@@ -4,7 +4,7 @@ use caliber::core::text::shown;
 use clap::{ArgGroup, Subcommand};
 use http::Method;
 
-use super::backend::{Absent, Backend, value};
+use super::backend::{Backend, Needs, value};
 use super::context::Context;
 use super::failure::{Exit, Failure, Outcome};
 use super::output::{Output, cell};
@@ -18,13 +18,17 @@ pub(crate) const SCOPES: [&str; 4] = ["viewer", "operator", "approver", "admin"]
 /// Say who may call what.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Grants {
-    /// Let somebody call a server's tools; they must also be classified and allowed
+    /// Let somebody call a server's tools, which must also be classified and allowed, or run a code tool
     #[command(group(ArgGroup::new("grantee").required(true).args(["subject", "scope"])))]
+    #[command(group(ArgGroup::new("granted").required(true).args(["server", "family"])))]
     Add {
         /// The server, by its name or identifier
-        server: String,
-        /// One tool; all of them when none is named
-        #[arg(long, value_name = "TOOL")]
+        server: Option<String>,
+        /// A code tool in place of a server, by its name: every version of it
+        #[arg(long = "code-tool", value_name = "NAME")]
+        family: Option<String>,
+        /// One tool of the server; all of them when none is named
+        #[arg(long, value_name = "TOOL", requires = "server")]
         tool: Option<String>,
         /// One person or program
         #[arg(long, value_name = "SUBJECT")]
@@ -43,7 +47,7 @@ pub(crate) enum Grants {
 }
 
 pub(crate) async fn run(context: &Context, command: Grants) -> Outcome {
-    Backend::with(context, Absent::Refuse, async |backend| {
+    Backend::with(context, Needs::DATABASE, async |backend| {
         act(backend, context, command).await
     })
     .await
@@ -54,16 +58,27 @@ async fn act(backend: &Backend, context: &Context, command: Grants) -> Outcome {
     match command {
         Grants::Add {
             server,
+            family,
             tool,
             subject,
             scope,
         } => {
-            let server = find(backend, &server).await?;
-            if let Some(tool) = &tool {
-                warn_of_absent(backend, output, &server, tool).await?;
+            let mut body = serde_json::json!({});
+            let mut server_id = None;
+            if let Some(server) = &server {
+                let server = find(backend, server).await?;
+                if let Some(tool) = &tool {
+                    warn_of_absent(backend, output, &server, tool).await?;
+                }
+                server_id = Some(server.server_id);
             }
-            let mut body = serde_json::json!({ "server_id": server.server_id });
-            for (field, value) in [("tool_name", tool), ("subject", subject), ("scope", scope)] {
+            for (field, value) in [
+                ("server_id", server_id),
+                ("family", family),
+                ("tool_name", tool),
+                ("subject", subject),
+                ("scope", scope),
+            ] {
                 if let (Some(value), Some(body)) = (value, body.as_object_mut()) {
                     body.insert(field.to_owned(), value.into());
                 }

@@ -2,7 +2,7 @@
 
 use clap::Subcommand;
 
-use super::backend::{Absent, Backend, value};
+use super::backend::{Backend, Needs, value};
 use super::context::Context;
 use super::failure::{Failure, Outcome};
 use super::output::{cell, long, time};
@@ -12,9 +12,9 @@ use super::{segment, view};
 /// Read the ledger of calls.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Invocations {
-    /// List the calls of a server's tools, newest first, each with how it ended
+    /// List the calls of a server's tools, or the runs of a code tool, newest first, each with how it ended
     List {
-        /// The server, by its name or identifier
+        /// The server, by its name or identifier, or the version of a code tool, by its identifier
         server: String,
         /// Calls at most
         #[arg(short = 'n', long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -28,7 +28,7 @@ pub(crate) enum Invocations {
 }
 
 pub(crate) async fn run(context: &Context, command: Invocations) -> Outcome {
-    Backend::with(context, Absent::Refuse, async |backend| {
+    Backend::with(context, Needs::DATABASE, async |backend| {
         act(backend, context, command).await
     })
     .await
@@ -38,8 +38,10 @@ async fn act(backend: &Backend, context: &Context, command: Invocations) -> Outc
     let output = context.output();
     match command {
         Invocations::List { server, lines } => {
-            let server = find(backend, &server).await?;
-            let path = path(&server, "/invocations");
+            let path = match server.parse::<caliber::core::id::CodeToolId>() {
+                Ok(_) => format!("/tools/{}/invocations", segment(&server)),
+                Err(_) => path(&find(backend, &server).await?, "/invocations"),
+            };
             let items = backend.list(&path, &[], Some(lines as usize)).await?;
             if output.json {
                 return output.document(&items);
@@ -49,7 +51,7 @@ async fn act(backend: &Backend, context: &Context, command: Invocations) -> Outc
                 Ok::<_, Failure>(vec![
                     time(Some(&call.started_at)),
                     cell(&call.subject),
-                    cell(&call.tool_name),
+                    cell(&call.tool()),
                     cell(call.outcome.as_deref().unwrap_or("under way")),
                     cell(call.reason_code.as_deref().unwrap_or_default()),
                     milliseconds(call.duration_ms),
@@ -58,7 +60,7 @@ async fn act(backend: &Backend, context: &Context, command: Invocations) -> Outc
             });
             let rows = rows.collect::<Outcome<Vec<_>>>()?;
             let headers = ["STARTED", "WHO", "TOOL", "OUTCOME", "REASON", "TOOK", "CALL"];
-            output.table(&headers, rows, "nobody has called a tool of this server")
+            output.table(&headers, rows, "nobody has called it")
         }
         Invocations::Show { invocation } => {
             let raw = backend
@@ -74,8 +76,9 @@ async fn act(backend: &Backend, context: &Context, command: Invocations) -> Outc
                 ("started", time(Some(&call.started_at))),
                 ("who", long(&call.subject)),
                 ("surface", long(&call.surface)),
-                ("server", long(&call.server_name)),
-                ("tool", long(&call.tool_name)),
+                ("server", long(call.server_name.as_deref().unwrap_or_default())),
+                ("tool", long(&call.tool())),
+                ("content", maybe(call.content_hash)),
                 ("descriptor", maybe(call.descriptor_digest)),
                 ("level", maybe(call.side_effect_level)),
                 ("arguments", long(&call.argument_digest)),

@@ -50,7 +50,7 @@ pub(crate) async fn run(context: &Context, serve: &Serve) -> Outcome {
     log::install(&settings);
     let signals = Signals::new()?;
     let (http, address, grace) = (settings.http.clone(), settings.listen, settings.http.grace);
-    let installation = open_installation(settings).await?;
+    let installation = open_installation(settings, true).await?;
     let listener = TcpListener::bind(address).await.map_err(|error| {
         Failure::new(Exit::Failure, format!("cannot listen on {address}: {error}"))
             .with_hint("choose another address with --listen; port 0 takes a free one")
@@ -160,13 +160,13 @@ fn refused(error: &caliber::http::Error) -> Failure {
 }
 
 /// SIGTERM and SIGINT. The first asks for an orderly end; the second ends at once.
-struct Signals {
+pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Signals {
-    fn new() -> Outcome<Self> {
+    pub(super) fn new() -> Outcome<Self> {
         let receive = |kind| signal(kind).map_err(|error| Failure::io("signals cannot be received", &error));
         Ok(Self {
             terminate: receive(SignalKind::terminate())?,
@@ -175,7 +175,7 @@ impl Signals {
     }
 
     /// Waits for the first; a task waits for the second.
-    async fn wait(mut self) {
+    pub(super) async fn wait(mut self) {
         self.next().await;
         tokio::spawn(async move {
             self.next().await;
@@ -192,10 +192,10 @@ impl Signals {
 }
 
 /// The file that tells where the server listens. It is there while connections are accepted, and never half written.
-struct ListeningFile(PathBuf);
+pub(super) struct ListeningFile(PathBuf);
 
 impl ListeningFile {
-    fn write(path: &Path, address: SocketAddr) -> Outcome<Self> {
+    pub(super) fn write(path: &Path, address: SocketAddr) -> Outcome<Self> {
         let mut name = path.as_os_str().to_owned();
         name.push(".new");
         let new = PathBuf::from(name);

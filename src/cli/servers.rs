@@ -10,7 +10,7 @@ use clap::Subcommand;
 use http::{Method, StatusCode};
 use serde_json::value::RawValue;
 
-use super::backend::{Absent, Backend, exit_of, value};
+use super::backend::{Backend, Needs, exit_of, value};
 use super::confirm::confirm;
 use super::context::{Context, for_shell};
 use super::failure::{Exit, Failure, Outcome, hint};
@@ -85,11 +85,11 @@ pub(crate) enum Servers {
 }
 
 pub(crate) async fn run(context: &Context, command: Servers) -> Outcome {
-    let absent = match &command {
-        Servers::Add(_) | Servers::Import(_) => Absent::Make,
-        _ => Absent::Refuse,
+    let needs = match &command {
+        Servers::Add(_) | Servers::Import(_) => Needs::DATABASE.or_make(),
+        _ => Needs::DATABASE,
     };
-    Backend::with(context, absent, async |backend| {
+    Backend::with(context, needs, async |backend| {
         act(backend, context, command).await
     })
     .await

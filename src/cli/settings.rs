@@ -4,6 +4,7 @@
 
 mod keys;
 mod layers;
+mod sandbox;
 mod setting;
 
 use std::collections::BTreeMap;
@@ -22,6 +23,7 @@ use serde::Serialize;
 use super::log;
 
 pub(crate) use keys::KEYS;
+pub(crate) use sandbox::{SandboxBackend, SandboxSection, service_token};
 
 /// Everything that can be set.
 #[derive(Clone, Debug)]
@@ -30,6 +32,8 @@ pub(crate) struct Settings {
     pub(crate) config: Config,
     /// The keys of stored secrets; beside the database when nothing is said.
     pub(crate) key_file: Option<PathBuf>,
+    /// Where code tools run, and how.
+    pub(crate) sandbox: SandboxSection,
     /// The HTTP API.
     pub(crate) http: HttpSettings,
     /// Where it listens.
@@ -50,6 +54,7 @@ impl Default for Settings {
         Self {
             config: Config::default(),
             key_file: None,
+            sandbox: SandboxSection::default(),
             http: HttpSettings::default(),
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8640)),
             log_filter: log::DEFAULT_FILTER.to_owned(),

@@ -6,7 +6,7 @@ use caliber::core::clock::{Clock as _, SystemClock};
 use clap::{Args, Subcommand};
 use http::Method;
 
-use super::backend::{Absent, Backend, value};
+use super::backend::{Backend, Needs, value};
 use super::context::Context;
 use super::failure::{Failure, Outcome};
 use super::grants::SCOPES;
@@ -54,11 +54,11 @@ pub(crate) struct Create {
 }
 
 pub(crate) async fn run(context: &Context, command: Token) -> Outcome {
-    let absent = match &command {
-        Token::Create(_) => Absent::Make,
-        Token::List | Token::Revoke { .. } => Absent::Refuse,
+    let needs = match &command {
+        Token::Create(_) => Needs::DATABASE.or_make(),
+        Token::List | Token::Revoke { .. } => Needs::DATABASE,
     };
-    Backend::with(context, absent, async |backend| {
+    Backend::with(context, needs, async |backend| {
         act(backend, context, command).await
     })
     .await

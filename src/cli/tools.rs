@@ -1,14 +1,19 @@
-//! `caliber tools`: looking at tools, deciding about them, calling them.
+//! `caliber tools`: the tools of servers, and code tools.
+//!
+//! A tool of a server is named by its server and its name; a code tool by a reference to one of its versions. Each verb
+//! is about one of the two kinds; `list` is about both: with a server it lists that server's tools, without one the
+//! code tools.
 
 mod call;
 mod classify;
+mod code;
 
 use caliber::core::inventory::ToolState;
 use clap::Subcommand;
 use http::Method;
 use serde_json::value::RawValue;
 
-use super::backend::{Absent, Backend, value};
+use super::backend::{Backend, Needs, value};
 use super::confirm::confirm;
 use super::context::Context;
 use super::failure::{Exit, Failure, Outcome};
@@ -16,24 +21,30 @@ use super::output::{Output, cell, long, time};
 use super::servers::{find, path};
 use super::{segment, view};
 
-/// Look at tools, decide about them, call them.
+/// Look at the tools of servers, decide about them, call them; register and run code tools.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Tools {
-    /// List the tools of a server with what was decided about each
+    /// List the tools of a server with what was decided about each; without a server, the code tools
     List {
         /// The server, by its name or identifier
-        server: String,
+        server: Option<String>,
+        /// Of the code tools, those that stand so
+        #[arg(long, value_name = "STATUS", default_value = "active", conflicts_with = "server", value_parser = ["active", "deprecated", "archived", "all"])]
+        status: String,
+        /// Of the code tools, those with this text in their name or description
+        #[arg(long, value_name = "TEXT", conflicts_with = "server")]
+        search: Option<String>,
     },
-    /// Show everything that a server says about one tool, escaped
+    /// Show everything that a server says about one of its tools, escaped
     Show {
         /// The server, by its name or identifier
         server: String,
         /// The tool
         tool: String,
     },
-    /// Decide whether and how a tool may be called, after looking at it
+    /// Decide whether and how a tool of a server may be called, after looking at it
     Classify(classify::Classify),
-    /// Take a decision back: nobody can call the tool any more
+    /// Take a decision back: nobody can call that tool of a server any more
     Declassify {
         /// The server, by its name or identifier
         server: String,
@@ -43,7 +54,7 @@ pub(crate) enum Tools {
         #[arg(long)]
         yes: bool,
     },
-    /// Show what changed of a tool since it was classified
+    /// Show what changed of a tool of a server since it was classified
     Diff {
         /// The server, by its name or identifier
         server: String,
@@ -53,20 +64,50 @@ pub(crate) enum Tools {
         #[arg(long)]
         exit_code: bool,
     },
-    /// Call a tool
+    /// Call a tool of a server
     Call(call::Call),
+    /// Register a version of a code tool: a Python callable, or an executable
+    Register(Box<code::Register>),
+    /// List the versions of a code tool, the newest first
+    Versions {
+        /// Its name, or the identifier of a version
+        name: String,
+    },
+    /// Show which version of a code tool a reference stands for
+    Resolve(code::Version),
+    /// Show the signature, documentation and source of a code tool, as the sandbox sees them
+    Source(code::Version),
+    /// Run a code tool once, in the sandbox
+    Run(code::Run),
+    /// Deprecate a version of a code tool: whoever uses it is warned
+    Deprecate(code::Deprecate),
+    /// Archive a version of a code tool: it neither resolves nor runs any more
+    Archive(code::Archive),
 }
 
 pub(crate) async fn run(context: &Context, command: Tools) -> Outcome {
-    Backend::with(context, Absent::Refuse, async |backend| {
-        act(backend, context.output(), command).await
+    let needs = match &command {
+        Tools::Register(_) => Needs::DATABASE.with_sandbox().or_make(),
+        Tools::Source(_) | Tools::Run(_) => Needs::DATABASE.with_sandbox(),
+        _ => Needs::DATABASE,
+    };
+    Backend::with(context, needs, async |backend| {
+        act(backend, context, command).await
     })
     .await
 }
 
-async fn act(backend: &Backend, output: Output, command: Tools) -> Outcome {
+async fn act(backend: &Backend, context: &Context, command: Tools) -> Outcome {
+    let output = context.output();
     match command {
-        Tools::List { server } => list(backend, output, &server).await,
+        Tools::List {
+            server: Some(server), ..
+        } => list(backend, output, &server).await,
+        Tools::List {
+            server: None,
+            status,
+            search,
+        } => code::list(backend, output, &status, search.as_deref()).await,
         Tools::Show { server, tool } => {
             let raw = read_tool(backend, &server, &tool).await?;
             if output.json {
@@ -83,6 +124,13 @@ async fn act(backend: &Backend, output: Output, command: Tools) -> Outcome {
             exit_code,
         } => diff(backend, output, &server, &tool, exit_code).await,
         Tools::Call(call) => call::run(backend, output, &call).await,
+        Tools::Register(register) => code::register(backend, context, &register).await,
+        Tools::Versions { name } => code::versions(backend, output, &name).await,
+        Tools::Resolve(version) => code::resolve(backend, output, &version).await,
+        Tools::Source(version) => code::source(backend, output, &version).await,
+        Tools::Run(run) => code::run(backend, output, &run).await,
+        Tools::Deprecate(deprecate) => code::deprecate(backend, output, &deprecate).await,
+        Tools::Archive(archive) => code::archive(backend, output, &archive).await,
     }
 }
 

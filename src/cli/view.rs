@@ -243,8 +243,11 @@ pub(crate) struct Invocation {
     pub(crate) started_at: String,
     pub(crate) subject: String,
     pub(crate) surface: String,
-    pub(crate) server_name: String,
-    pub(crate) tool_name: String,
+    pub(crate) server_name: Option<String>,
+    pub(crate) tool_name: Option<String>,
+    pub(crate) family: Option<String>,
+    pub(crate) version: Option<String>,
+    pub(crate) content_hash: Option<String>,
     pub(crate) descriptor_digest: Option<String>,
     pub(crate) side_effect_level: Option<String>,
     pub(crate) argument_digest: String,
@@ -256,4 +259,71 @@ pub(crate) struct Invocation {
     pub(crate) ended_at: Option<String>,
     pub(crate) duration_ms: Option<f64>,
     pub(crate) result_bytes: Option<u64>,
+}
+
+impl Invocation {
+    /// What was called, in words: the tool of a server, or the version of a code tool.
+    pub(crate) fn tool(&self) -> String {
+        let words = [&self.tool_name, &self.family, &self.version];
+        let words: Vec<_> = words.into_iter().flatten().map(String::as_str).collect();
+        words.join(" ")
+    }
+}
+
+/// A version of a code tool, as far as it is shown in tables.
+#[derive(Debug, Deserialize)]
+pub(crate) struct CodeTool {
+    pub(crate) tool_id: String,
+    pub(crate) name: String,
+    pub(crate) version: String,
+    pub(crate) description: String,
+    pub(crate) runtime: String,
+    pub(crate) side_effect_level: String,
+    pub(crate) requires_approval: bool,
+    pub(crate) content_hash: String,
+    pub(crate) status: String,
+    pub(crate) project_id: String,
+    pub(crate) created_at: String,
+}
+
+/// What a reference stands for.
+#[derive(Debug, Deserialize)]
+pub(crate) struct ResolvedCodeTool {
+    pub(crate) tool: CodeTool,
+    pub(crate) warning: Option<Reason>,
+}
+
+/// What a look at a code tool showed.
+#[derive(Debug, Deserialize)]
+pub(crate) struct CodeToolSource {
+    pub(crate) signature: String,
+    pub(crate) doc: String,
+    pub(crate) source: String,
+    pub(crate) truncated: bool,
+    pub(crate) error: Option<String>,
+}
+
+/// How a run ended.
+#[derive(Debug, Deserialize)]
+pub(crate) struct CodeToolRun {
+    pub(crate) success: bool,
+    pub(crate) output: Option<JsonText>,
+    pub(crate) error: Option<String>,
+    pub(crate) error_type: Option<String>,
+    pub(crate) status: String,
+    pub(crate) reason_code: Option<String>,
+    pub(crate) isolation: String,
+    pub(crate) unenforced: Vec<String>,
+    pub(crate) stdout: Captured,
+    pub(crate) stderr: Captured,
+    pub(crate) duration_ms: f64,
+    pub(crate) invocation_id: String,
+}
+
+/// Captured output of a run.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Captured {
+    pub(crate) text: String,
+    pub(crate) total_bytes: u64,
+    pub(crate) truncated: bool,
 }

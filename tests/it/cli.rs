@@ -1,6 +1,7 @@
 //! The `caliber` command, as a person or a script runs it.
 
 mod calls;
+mod code_tools;
 mod database;
 mod edit;
 mod hints;

@@ -3,17 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use caliber::Installation;
 use caliber::core::id::ProjectId;
 use caliber::core::principal::{Principal, Surface};
 use caliber::core::text::shown;
 use caliber::http::{Authentication, HostCaller, HttpSettings};
 use caliber::store::Store;
+use caliber::{Installation, SandboxChoice};
 use http::{HeaderValue, Method, Request, header};
 use http_body_util::{BodyExt as _, Full};
 use tower::ServiceExt as _;
 
-use super::{Absent, Answer};
+use super::{Answer, Needs};
 use crate::cli::context::Context;
 use crate::cli::failure::{Exit, Failure, Outcome};
 use crate::cli::key_file;
@@ -32,9 +32,9 @@ pub(crate) struct Local {
 }
 
 impl Local {
-    pub(super) async fn open(context: &Context, absent: Absent) -> Outcome<Self> {
+    pub(super) async fn open(context: &Context, needs: Needs) -> Outcome<Self> {
         let settings = context.settings(&[])?;
-        if absent == Absent::Refuse {
+        if !needs.make {
             refuse_absent(&settings.config.store.path)?;
         }
         let key_file = settings.key_path();
@@ -42,7 +42,7 @@ impl Local {
         if let Some(project) = &context.global.project {
             principal.project = project.parse::<ProjectId>()?;
         }
-        let installation = open_installation(settings).await?;
+        let installation = open_installation(settings, needs.sandbox).await?;
         let http = HttpSettings {
             // Nobody but this process can make a request.
             authentication: Authentication::Required,
@@ -137,16 +137,23 @@ fn refuse_absent(path: &Path) -> Outcome {
     }
     let text = format!("there is no database at {}", shown(&path.to_string_lossy()));
     Err(Failure::new(Exit::DatabasePath, text).with_hint(
-        "name it with --database FILE or the setting `database`; `caliber serve`, `servers add`, `servers import` and \
-         `token create` make one",
+        "name it with --database FILE or the setting `database`; `caliber serve`, `servers add`, `servers import`, \
+         `tools register` and `token create` make one",
     ))
 }
 
-/// Opens the installation of `settings` with the keys of its key file, which is made on first use.
-pub(crate) async fn open_installation(settings: Settings) -> Outcome<Installation> {
+/// Opens the installation of `settings` with the keys of its key file, which is made on first use, and with the sandbox
+/// where one is needed.
+pub(crate) async fn open_installation(settings: Settings, sandbox: bool) -> Outcome<Installation> {
     let keys = settings.key_path();
     let beside = settings.key_file.is_none() && !keys.exists();
+    let choice = if sandbox {
+        settings.sandbox_choice()?
+    } else {
+        SandboxChoice::Off
+    };
     let mut config = settings.config;
+    config.sandbox = choice;
     match key_file::read_or_make(&keys) {
         Ok(ring) => config.store.key_ring = Some(ring),
         // Where no file can be made beside the database, the database itself has more to say about it.

@@ -151,6 +151,19 @@ pub(crate) const KEYS: &[Key] = &[
         "the folders that `file:///path` may read in",
         |s| Box::new(&mut s.config.policy.secrets.files),
     ),
+    known_as(
+        &["CALIBER_REGISTERED_TOOL_MODULE_ALLOWLIST"],
+        key(
+            "policy.code_tools.modules",
+            "the Python modules that may be code tools: one, all below a package with `.*`, or `*`",
+            |s| Box::new(&mut s.config.policy.code_tools.modules),
+        ),
+    ),
+    key(
+        "policy.code_tools.executables",
+        "the native executables that may be code tools: absolute paths, or `*`",
+        |s| Box::new(&mut s.config.policy.code_tools.executables),
+    ),
     // How servers are reached.
     key(
         "gateway.python",
@@ -291,6 +304,215 @@ pub(crate) const KEYS: &[Key] = &[
         "launcher.cgroup",
         "whether each child gets a control group, where that is possible",
         |s| Box::new(&mut s.config.launcher.cgroup),
+    ),
+    // Where code tools run.
+    key(
+        "sandbox.backend",
+        "where code tools run: `local` on this machine, `remote` at a service, `off` nowhere",
+        |s| Box::new(&mut s.sandbox.backend),
+    ),
+    key(
+        "sandbox.required",
+        "the guarantees without which nothing runs",
+        |s| Box::new(&mut s.sandbox.local.required),
+    ),
+    key(
+        "sandbox.allow_unenforced",
+        "whether tools run although required guarantees are missing; every outcome says which",
+        |s| Box::new(&mut s.sandbox.local.allow_unenforced),
+    ),
+    key(
+        "sandbox.interpreter",
+        "the interpreter of Python tools: a real one, never a shim that searches `PATH`",
+        |s| Box::new(&mut s.sandbox.local.interpreter),
+    ),
+    key(
+        "sandbox.snapshots",
+        "where copies of registered sources are kept; beside the database by default",
+        |s| Box::new(&mut s.sandbox.snapshots),
+    ),
+    key("sandbox.places", "runs at once", |s| {
+        Box::new(&mut s.sandbox.local.places)
+    }),
+    key(
+        "sandbox.queue",
+        "runs that may wait for a place; what comes beyond is refused as busy",
+        |s| Box::new(&mut s.sandbox.local.queue),
+    ),
+    key(
+        "sandbox.startup_grace",
+        "how long start-up and import may take before the clock of a run starts; `0s` takes them from its time",
+        |s| Box::new(&mut s.config.settings.startup_grace),
+    ),
+    key(
+        "sandbox.pin_timeout",
+        "the longest reading of a source when a tool is registered",
+        |s| Box::new(&mut s.config.settings.pin_timeout),
+    ),
+    key("sandbox.inspect_timeout", "the longest look at a source", |s| {
+        Box::new(&mut s.config.settings.inspect_timeout)
+    }),
+    key(
+        "sandbox.output_bytes",
+        "what is kept of standard output, and of standard error, in bytes",
+        |s| Box::new(&mut s.sandbox.local.output_bytes),
+    ),
+    key(
+        "sandbox.reflections",
+        "looks at sources that are remembered",
+        |s| Box::new(&mut s.sandbox.local.reflections),
+    ),
+    key(
+        "sandbox.allow_persistent",
+        "whether a tool may ask for one process for many calls, which keeps nothing apart",
+        |s| Box::new(&mut s.sandbox.local.allow_persistent),
+    ),
+    key(
+        "sandbox.zygotes",
+        "processes with an imported module that are kept at once",
+        |s| Box::new(&mut s.sandbox.local.zygotes),
+    ),
+    key(
+        "sandbox.zygote_idle",
+        "after how long without a call such a process ends",
+        |s| Box::new(&mut s.sandbox.local.zygote_idle),
+    ),
+    key(
+        "sandbox.zygote_calls",
+        "after how many calls such a process is replaced",
+        |s| Box::new(&mut s.sandbox.local.zygote_calls),
+    ),
+    key(
+        "sandbox.spares",
+        "processes that are forked ahead of the next call, for each tool in use",
+        |s| Box::new(&mut s.sandbox.local.spares),
+    ),
+    key(
+        "sandbox.control_group",
+        "the control group that the groups of runs are made in; that of caliber by default",
+        |s| Box::new(&mut s.sandbox.local.control_group),
+    ),
+    key(
+        "sandbox.first_uid",
+        "where caliber runs as root: the first of the user ids that runs are given",
+        |s| Box::new(&mut s.sandbox.local.first_uid),
+    ),
+    key("sandbox.uid_count", "how many user ids from there on", |s| {
+        Box::new(&mut s.sandbox.local.uid_count)
+    }),
+    key(
+        "sandbox.limits.memory_bytes",
+        "memory in bytes, unless the tool says otherwise",
+        |s| Box::new(&mut s.sandbox.local.limits.memory_bytes),
+    ),
+    key(
+        "sandbox.limits.processes",
+        "processes and threads, unless the tool says otherwise",
+        |s| Box::new(&mut s.sandbox.local.limits.processes),
+    ),
+    key(
+        "sandbox.limits.scratch_bytes",
+        "scratch space in bytes, unless the tool says otherwise",
+        |s| Box::new(&mut s.sandbox.local.limits.scratch_bytes),
+    ),
+    key(
+        "sandbox.limits.scratch_inodes",
+        "files in the scratch folder, unless the tool says otherwise",
+        |s| Box::new(&mut s.sandbox.local.limits.scratch_inodes),
+    ),
+    key(
+        "sandbox.limits.open_files",
+        "open descriptors of one process, unless the tool says otherwise",
+        |s| Box::new(&mut s.sandbox.local.limits.open_files),
+    ),
+    key(
+        "sandbox.limits.result_bytes",
+        "the largest result in bytes, unless the tool says otherwise",
+        |s| Box::new(&mut s.sandbox.local.limits.result_bytes),
+    ),
+    key(
+        "sandbox.ceiling.memory_bytes",
+        "memory in bytes: the most that a tool may ask for",
+        |s| Box::new(&mut s.sandbox.local.ceiling.memory_bytes),
+    ),
+    key(
+        "sandbox.ceiling.processes",
+        "processes and threads: the most that a tool may ask for",
+        |s| Box::new(&mut s.sandbox.local.ceiling.processes),
+    ),
+    key(
+        "sandbox.ceiling.scratch_bytes",
+        "scratch space in bytes: the most that a tool may ask for",
+        |s| Box::new(&mut s.sandbox.local.ceiling.scratch_bytes),
+    ),
+    key(
+        "sandbox.ceiling.scratch_inodes",
+        "files in the scratch folder: the most that a tool may ask for",
+        |s| Box::new(&mut s.sandbox.local.ceiling.scratch_inodes),
+    ),
+    key(
+        "sandbox.ceiling.open_files",
+        "open descriptors of one process: the most that a tool may ask for",
+        |s| Box::new(&mut s.sandbox.local.ceiling.open_files),
+    ),
+    key(
+        "sandbox.ceiling.result_bytes",
+        "the largest result in bytes: the most that a tool may ask for",
+        |s| Box::new(&mut s.sandbox.local.ceiling.result_bytes),
+    ),
+    key(
+        "sandbox.pin.source_entries",
+        "files and folders of one source",
+        |s| Box::new(&mut s.sandbox.local.pin.source_entries),
+    ),
+    key(
+        "sandbox.pin.source_bytes",
+        "bytes of one source or executable",
+        |s| Box::new(&mut s.sandbox.local.pin.source_bytes),
+    ),
+    key("sandbox.pin.depth", "nesting of folders, at most 128", |s| {
+        Box::new(&mut s.sandbox.local.pin.depth)
+    }),
+    key(
+        "sandbox.pin.roots",
+        "source roots of one program, and package roots likewise",
+        |s| Box::new(&mut s.sandbox.local.pin.roots),
+    ),
+    key(
+        "sandbox.pin.package_entries",
+        "files and folders of all package roots of one program",
+        |s| Box::new(&mut s.sandbox.local.pin.package_entries),
+    ),
+    key("sandbox.pin.copies", "copies of sources that are kept", |s| {
+        Box::new(&mut s.sandbox.local.pin.copies)
+    }),
+    key(
+        "sandbox.remote.url",
+        "the address of a sandbox service; `http` only on this machine",
+        |s| Box::new(&mut s.sandbox.remote.url),
+    ),
+    key("sandbox.remote.token_file", "a file with its token", |s| {
+        Box::new(&mut s.sandbox.remote.token_file)
+    }),
+    key(
+        "sandbox.remote.ca_file",
+        "root certificates to trust beside the platform's, as PEM",
+        |s| Box::new(&mut s.sandbox.remote.ca_file),
+    ),
+    key(
+        "sandbox.remote.report_age",
+        "how old its report may be before it is asked again",
+        |s| Box::new(&mut s.sandbox.remote.report_age),
+    ),
+    key(
+        "sandbox.remote.connect_timeout",
+        "the longest time to connect",
+        |s| Box::new(&mut s.sandbox.remote.connect_timeout),
+    ),
+    key(
+        "sandbox.remote.answer_bytes",
+        "the largest answer beside the result of a run, in bytes",
+        |s| Box::new(&mut s.sandbox.remote.answer_bytes),
     ),
     // Calls and records.
     key(
@@ -437,6 +659,35 @@ pub(crate) const KEYS: &[Key] = &[
 
 /// Variables of the reference system that have no counterpart here, and why.
 pub(crate) const FOREIGN_VARIABLES: &[(&str, &str)] = &[
+    (
+        "CALIBER_REGISTERED_TOOL_SANDBOX_ENABLED",
+        "code tools always run in the sandbox; sandbox.backend says which",
+    ),
+    (
+        "CALIBER_REGISTERED_TOOL_SANDBOX_TIMEOUT_SECONDS",
+        "set calls.timeout, or the limits of the tool",
+    ),
+    ("CALIBER_TOOL_SANDBOX_BACKEND", "set sandbox.backend"),
+    (
+        "CALIBER_TOOL_SANDBOX_TIMEOUT_SECONDS",
+        "set calls.timeout, or the limits of the tool",
+    ),
+    (
+        "CALIBER_TOOL_SANDBOX_MAX_OUTPUT_BYTES",
+        "set sandbox.output_bytes",
+    ),
+    (
+        "CALIBER_TOOL_SANDBOX_MAX_MEMORY_BYTES",
+        "set sandbox.limits.memory_bytes",
+    ),
+    (
+        "CALIBER_TOOL_SANDBOX_MAX_FILE_BYTES",
+        "set sandbox.limits.scratch_bytes",
+    ),
+    (
+        "CALIBER_TOOL_SANDBOX_MAX_OPEN_FILES",
+        "set sandbox.limits.open_files",
+    ),
     (
         "CALIBER_MCP_MANAGED_SIDECAR_HOSTS",
         "a sidecar is named with its addresses here: set policy.addresses.sidecars, such as `http://mcp-db:8101 172.18.0.0/16`",

@@ -156,7 +156,12 @@ fn environment_layers(environment: &BTreeMap<String, String>, loaded: &mut Loade
                 key.aliases.iter().map(|name| (*name).to_owned()).collect()
             };
             for name in names {
-                if let Some(value) = environment.get(&name) {
+                // Empty, this list of the reference restricts nothing, which is the default here too.
+                let nothing = name == "CALIBER_REGISTERED_TOOL_MODULE_ALLOWLIST"
+                    && environment
+                        .get(&name)
+                        .is_some_and(|value| value.trim().is_empty());
+                if let Some(value) = environment.get(&name).filter(|_| !nothing) {
                     layer(&name, key.path, value.clone().into());
                 }
                 known.push(name);

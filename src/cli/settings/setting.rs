@@ -10,12 +10,15 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use caliber::core::address::{AddressCategory, Sidecar};
+use caliber::core::sandbox::Guarantee;
 use caliber::core::text::shown;
 use caliber::http::ApiPrefix;
 use caliber::policy::settings::{
-    Isolation, IsolationProfile, LaunchRule, NamePattern, RemoteHost, parse_blocked_categories,
+    Isolation, IsolationProfile, LaunchRule, ModulePattern, NamePattern, RemoteHost, parse_blocked_categories,
 };
 use figment::value::Value;
+
+use super::sandbox::SandboxBackend;
 
 /// A place in the settings that a value is read into.
 pub(crate) trait Setting {
@@ -206,6 +209,41 @@ entries! {
     NamePattern, "a list of names, or beginnings of names with * behind them";
     RemoteHost, "a list of hosts";
     Sidecar, "a list of services, each a URL and the networks of its addresses";
+}
+
+impl Entry for ModulePattern {
+    const FORM: &'static str = "a list of modules, packages with .* behind them, or *";
+
+    fn read_text(text: &str) -> Result<Self, String> {
+        text.parse().map_err(problem)
+    }
+}
+
+impl Entry for Guarantee {
+    const FORM: &'static str = "a list of guarantees";
+
+    fn read_text(text: &str) -> Result<Self, String> {
+        super::sandbox::guarantee(text)
+    }
+}
+
+impl Setting for SandboxBackend {
+    fn read(&mut self, value: &Value) -> Result<(), Vec<String>> {
+        let word = text(value);
+        let found = Self::ALL
+            .into_iter()
+            .find(|backend| word.as_deref() == Some(backend.as_str()));
+        *self = found.ok_or_else(|| wrong(value, self.form()))?;
+        Ok(())
+    }
+
+    fn show(&self) -> serde_json::Value {
+        self.as_str().into()
+    }
+
+    fn form(&self) -> &'static str {
+        "local, remote or off"
+    }
 }
 
 impl Entry for String {

@@ -81,7 +81,7 @@ pub(super) async fn run(backend: &Backend, output: Output, call: &Call) -> Outco
     Ok(())
 }
 
-fn milliseconds(text: &str) -> Outcome<u64> {
+pub(super) fn milliseconds(text: &str) -> Outcome<u64> {
     let shown = caliber::core::text::shown(text);
     let time = humantime::parse_duration(text)
         .ok()
@@ -98,15 +98,17 @@ struct Block {
     text: Option<String>,
 }
 
+/// Text of a tool, line by line.
+pub(super) fn visible(output: Output, text: &str) -> Outcome {
+    text.lines()
+        .try_for_each(|line| output.line(escaped(line, usize::MAX)))
+}
+
 /// Prints a result: its structured content where there is one, its text otherwise. Line ends stay, and everything
 /// else that could steer a terminal is made visible.
 fn print(output: Output, invoked: &view::Invoked) -> Outcome {
-    let visible = |text: &str| -> Outcome {
-        text.lines()
-            .try_for_each(|line| output.line(escaped(line, usize::MAX)))
-    };
     match invoked.result.member("structuredContent") {
-        Some(structured) => visible(structured.as_str())?,
+        Some(structured) => visible(output, structured.as_str())?,
         None => {
             let blocks: Vec<Block> = match invoked.result.member("content") {
                 Some(content) => content.read().unwrap_or_default(),
@@ -114,7 +116,7 @@ fn print(output: Output, invoked: &view::Invoked) -> Outcome {
             };
             for block in &blocks {
                 match &block.text {
-                    Some(text) => visible(text)?,
+                    Some(text) => visible(output, text)?,
                     None => output.line(format_args!("[{}; --json shows it]", escaped(&block.r#type, 60)))?,
                 }
             }
