@@ -17,6 +17,7 @@ mod canaries;
 mod cli;
 mod config;
 mod hostile;
+mod launcher;
 mod peers;
 mod race;
 mod support;
