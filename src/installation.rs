@@ -24,8 +24,12 @@ pub struct Config {
     pub policy: PolicySettings,
     /// How servers are reached: sessions, queues, lists, messages, times.
     pub gateway: GatewaySettings,
-    /// How stdio servers are started.
+    /// How stdio servers are started, as plain children in process groups.
     pub launcher: LauncherSettings,
+    /// Starts them in namespaces instead, with what each may reach. A server that cannot be started so is not started at
+    /// all. `None`, the default, uses [`launcher`](Self::launcher). Linux only.
+    #[cfg(feature = "sandbox")]
+    pub namespaces: Option<caliber_sandbox::LauncherSettings>,
     /// Bounds and intervals of calls and records.
     pub settings: Settings,
     /// The variables that `env://NAME` is looked up in, as the host took them from its environment; default none.
@@ -75,6 +79,8 @@ impl Installation {
             mut policy,
             mut gateway,
             launcher,
+            #[cfg(feature = "sandbox")]
+            namespaces,
             settings,
             variables,
             #[cfg(feature = "sandbox")]
@@ -90,6 +96,12 @@ impl Installation {
         let registry = Arc::new(store.clone());
         let stored: Arc<dyn SecretSource> = registry.clone();
         let secrets = Arc::new(SecretChain::new(stored, policy.secrets.clone(), variables));
+        #[cfg(feature = "sandbox")]
+        let launcher = match namespaces {
+            Some(namespaces) => caliber_sandbox::launcher(namespaces)?,
+            None => Arc::new(PlainLauncher::new(launcher)),
+        };
+        #[cfg(not(feature = "sandbox"))]
         let launcher = Arc::new(PlainLauncher::new(launcher));
         let gateway = McpGateway::new(gateway, secrets.clone(), launcher)?;
         let builder = Caliber::builder(

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use caliber_core::Result;
+use caliber_core::process::ProcessLauncher;
 use caliber_core::sandbox::Sandbox;
 
 #[cfg(any(target_os = "linux", feature = "remote"))]
@@ -28,8 +29,28 @@ mod unsupported;
 
 #[cfg(target_os = "linux")]
 pub use sandbox::LocalSandbox;
-pub use settings::{Limits, PinLimits, SandboxSettings};
+pub use settings::{
+    LauncherSettings, Limits, PinLimits, SandboxSettings, ServerLimits, ServerMatch, ServerProfile,
+};
 pub use unsupported::UnsupportedSandbox;
+
+/// What starts stdio servers in namespaces of their own.
+///
+/// # Errors
+///
+/// `Invalid` for settings that cannot be; `Unsupported` on other systems than Linux.
+pub fn launcher(settings: LauncherSettings) -> Result<Arc<dyn ProcessLauncher>> {
+    #[cfg(target_os = "linux")]
+    return Ok(Arc::new(linux::launcher::NamespaceLauncher::new(settings)?));
+    #[cfg(not(target_os = "linux"))]
+    {
+        settings.check()?;
+        Err(caliber_core::Error::new(
+            caliber_core::ErrorKind::Unsupported,
+            "only Linux has the namespaces that servers would be started in; start them as plain children",
+        ))
+    }
+}
 
 /// The sandbox of this machine: a `LocalSandbox` on Linux; elsewhere one that enforces nothing, says so, and runs
 /// nothing.

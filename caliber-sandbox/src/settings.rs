@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use caliber_core::sandbox::Guarantee;
 
+mod launcher;
 mod pin;
 
+pub use launcher::{LauncherSettings, ServerLimits, ServerMatch, ServerProfile};
 pub use pin::PinLimits;
 
 /// How code tools are run on this machine. Every field has a default that holds back rather than lets through.

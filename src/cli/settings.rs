@@ -23,7 +23,7 @@ use serde::Serialize;
 use super::log;
 
 pub(crate) use keys::KEYS;
-pub(crate) use sandbox::{SandboxBackend, SandboxSection, service_token};
+pub(crate) use sandbox::{NamespacesSection, SandboxBackend, SandboxSection, service_token};
 
 /// Everything that can be set.
 #[derive(Clone, Debug)]
@@ -34,6 +34,8 @@ pub(crate) struct Settings {
     pub(crate) key_file: Option<PathBuf>,
     /// Where code tools run, and how.
     pub(crate) sandbox: SandboxSection,
+    /// Whether stdio servers are started in namespaces, and what each gets.
+    pub(crate) namespaces: NamespacesSection,
     /// The HTTP API.
     pub(crate) http: HttpSettings,
     /// Where it listens.
@@ -55,6 +57,7 @@ impl Default for Settings {
             config: Config::default(),
             key_file: None,
             sandbox: SandboxSection::default(),
+            namespaces: NamespacesSection::default(),
             http: HttpSettings::default(),
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8640)),
             log_filter: log::DEFAULT_FILTER.to_owned(),

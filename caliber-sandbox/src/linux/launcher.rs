@@ -11,7 +11,6 @@
 mod child;
 mod input;
 mod measures;
-mod settings;
 mod view;
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -26,7 +25,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use self::child::Handle;
 use self::input::{Input, InputWriter};
 use super::cgroup::{ControlGroups, Found};
-pub use settings::{LauncherSettings, ServerLimits, ServerMatch, ServerProfile};
+pub use crate::settings::{LauncherSettings, ServerLimits, ServerMatch, ServerProfile};
 
 /// Starts stdio servers in isolation that the kernel enforces.
 ///

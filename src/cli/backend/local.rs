@@ -152,8 +152,10 @@ pub(crate) async fn open_installation(settings: Settings, sandbox: bool) -> Outc
     } else {
         SandboxChoice::Off
     };
+    let namespaces = settings.namespaces();
     let mut config = settings.config;
     config.sandbox = choice;
+    config.namespaces = namespaces;
     match key_file::read_or_make(&keys) {
         Ok(ring) => config.store.key_ring = Some(ring),
         // Where no file can be made beside the database, the database itself has more to say about it.

@@ -305,6 +305,34 @@ pub(crate) const KEYS: &[Key] = &[
         "whether each child gets a control group, where that is possible",
         |s| Box::new(&mut s.config.launcher.cgroup),
     ),
+    key(
+        "launcher.namespaces",
+        "whether stdio servers are started in namespaces (Linux); what follows holds for those",
+        |s| Box::new(&mut s.namespaces.enabled),
+    ),
+    key(
+        "launcher.network",
+        "whether servers in namespaces use the network of this machine, all of it",
+        |s| Box::new(&mut s.namespaces.profile.network),
+    ),
+    key(
+        "launcher.readable",
+        "what servers in namespaces see besides the system's programs and libraries",
+        |s| Box::new(&mut s.namespaces.profile.readable),
+    ),
+    key("launcher.writable", "what they see and may change", |s| {
+        Box::new(&mut s.namespaces.profile.writable)
+    }),
+    key(
+        "launcher.memory_bytes",
+        "memory of one server in namespaces, where a control group can be made",
+        |s| Box::new(&mut s.namespaces.profile.limits.memory_bytes),
+    ),
+    key(
+        "launcher.processes",
+        "processes and threads of one server in namespaces",
+        |s| Box::new(&mut s.namespaces.profile.limits.processes),
+    ),
     // Where code tools run.
     key(
         "sandbox.backend",

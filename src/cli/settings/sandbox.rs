@@ -6,8 +6,8 @@ use std::time::Duration;
 use caliber::SandboxChoice;
 use caliber::core::sandbox::Guarantee;
 use caliber::core::text::shown;
-use caliber::sandbox::SandboxSettings;
 use caliber::sandbox::remote::{RemoteSettings, ServiceToken};
+use caliber::sandbox::{LauncherSettings, SandboxSettings, ServerProfile};
 
 use super::Settings;
 use crate::cli::failure::{Exit, Failure, Outcome};
@@ -52,6 +52,15 @@ pub(crate) struct SandboxSection {
     pub(crate) remote: RemoteSection,
 }
 
+/// How stdio servers are kept in namespaces.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NamespacesSection {
+    /// Whether they are.
+    pub(crate) enabled: bool,
+    /// What each of them gets.
+    pub(crate) profile: ServerProfile,
+}
+
 /// How a sandbox service is reached.
 #[derive(Clone, Debug)]
 pub(crate) struct RemoteSection {
@@ -83,6 +92,17 @@ impl Settings {
             SandboxBackend::Off => SandboxChoice::Off,
             SandboxBackend::Local => SandboxChoice::Local(Box::new(self.local_sandbox()?)),
             SandboxBackend::Remote => SandboxChoice::Remote(Box::new(self.remote_sandbox()?)),
+        })
+    }
+
+    /// How stdio servers are kept in namespaces, if they are.
+    pub(crate) fn namespaces(&self) -> Option<LauncherSettings> {
+        self.namespaces.enabled.then(|| LauncherSettings {
+            children: self.config.launcher.children,
+            input_grace: self.config.launcher.input_grace,
+            term_grace: self.config.launcher.term_grace,
+            profile: self.namespaces.profile.clone(),
+            ..LauncherSettings::default()
         })
     }
 

@@ -246,6 +246,19 @@ impl Setting for SandboxBackend {
     }
 }
 
+impl Entry for PathBuf {
+    const FORM: &'static str = "a list of absolute paths";
+
+    fn read_text(text: &str) -> Result<Self, String> {
+        let path = Self::from(text);
+        if path.is_absolute() {
+            Ok(path)
+        } else {
+            Err(format!("{} is no absolute path", shown(text)))
+        }
+    }
+}
+
 impl Entry for String {
     const FORM: &'static str = "a list of texts";
 

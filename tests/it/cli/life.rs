@@ -210,3 +210,53 @@ async fn names_conflict_and_servers_are_switched_off_and_on() {
     let found = rig.run(&["servers", "list", "--search", "tw"]).await.json();
     assert_eq!(found.as_array().map(Vec::len), Some(1));
 }
+
+/// The same server, started in namespaces: nothing about its tools changes, and what stands around it is told.
+#[tokio::test]
+async fn a_server_in_namespaces_answers_and_its_walls_are_told() {
+    let rig = CommandRig::new(&[]);
+    let script = fake_stdio();
+    let folder = std::path::Path::new(&script).parent().expect("a folder");
+    let readable = format!("launcher.readable={}", folder.display());
+    let settings = [
+        "--set",
+        "launcher.namespaces=true",
+        "--set",
+        &readable,
+        "--set",
+        "gateway.python=/usr/bin/python3",
+    ];
+    let with = |arguments: &[&str]| -> Vec<String> {
+        settings
+            .iter()
+            .chain(arguments)
+            .map(|word| (*word).to_owned())
+            .collect()
+    };
+    let run = async |arguments: &[&str]| {
+        let arguments = with(arguments);
+        let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        rig.run(&words).await
+    };
+    ends(&run(&add_arguments("walled", &script, &[])).await, 0);
+    let shown = run(&["servers", "show", "walled"]).await.json();
+    let boundary = shown["execution"].to_string();
+    if !boundary.contains("process_namespace") {
+        let required = std::env::var_os("CI").is_some_and(|value| value == "true");
+        assert!(!required, "no namespaces here: {boundary}");
+        eprintln!("skipped: no namespaces can be made here");
+        return;
+    }
+    ends(&run(&["servers", "discover", "walled"]).await, 0);
+    ends(
+        &run(&[
+            "tools", "classify", "walled", "echo", "--level", "read", "--allow", "--yes",
+        ])
+        .await,
+        0,
+    );
+    let called = run(&["tools", "call", "walled", "echo", r#"{"value":1}"#])
+        .await
+        .json();
+    assert_eq!(called["is_error"], false);
+}

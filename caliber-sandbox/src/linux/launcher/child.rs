@@ -25,13 +25,13 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
 use tokio::time::Instant;
 
 use super::input::Input;
-use super::settings::ServerProfile;
 use super::view::{self, View};
 use super::{Answer, Shared, User};
 use crate::linux::cgroup::{Group, GroupLimits};
 use crate::linux::confinement::{Confinement, Identity, Namespaces, ProcessLimits, SeccompProfile};
 use crate::linux::prepared::prepare;
 use crate::linux::spawn::{Child, Descriptors, SpawnFailure, Stage, spawn};
+use crate::settings::ServerProfile;
 
 /// How long killing may take before whoever waits for it is let go: the kernel may hold a process, for instance in a
 /// dead file system.

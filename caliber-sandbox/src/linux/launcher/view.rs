@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use super::settings::ServerProfile;
 use crate::linux::confinement::{LandlockRules, Root, RootEntry};
+use crate::settings::ServerProfile;
 
 /// The working folder, inside.
 pub(super) const HOME: &str = "/home/server";

@@ -1,4 +1,8 @@
-//! What servers are given.
+//! What stdio servers that are started in namespaces are given.
+#![cfg_attr(
+    not(target_os = "linux"),
+    allow(dead_code, reason = "only Linux starts something with these")
+)]
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -106,7 +110,7 @@ impl LauncherSettings {
     /// The most children that may be configured.
     const CHILDREN: usize = 4096;
 
-    pub(super) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         if self.children == 0 || self.children > Self::CHILDREN {
             return Err(Error::invalid(
                 "children",
@@ -131,7 +135,7 @@ impl LauncherSettings {
     }
 
     /// What the server that `launch` starts gets.
-    pub(super) fn profile_of(&self, launch: &Launch) -> &ServerProfile {
+    pub(crate) fn profile_of(&self, launch: &Launch) -> &ServerProfile {
         self.profiles
             .iter()
             .find(|(which, _)| which.fits(&launch.executable, &launch.args))
