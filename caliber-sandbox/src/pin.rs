@@ -25,17 +25,20 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use caliber_core::digest::{EnvironmentDigest, SourceDigest};
 use caliber_core::reason::ReasonCode;
 use caliber_core::sandbox::{PinnedProgram, Program};
 use caliber_core::text::shown;
 use caliber_core::{Error, ErrorKind, Result};
+use lru::LruCache;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 
@@ -80,8 +83,16 @@ pub struct SnapshotStore {
     folder: OwnedFd,
     /// Copies that this process has read whole and found right, with the identity of their folder.
     checked: Mutex<HashMap<SourceDigest, Identity>>,
+    /// When each environment was last found to be the one that was registered.
+    environments: Mutex<LruCache<EnvironmentDigest, Instant>>,
     counter: AtomicU64,
 }
+
+/// How long the packages and the interpreter of a program that were found unchanged are taken for unchanged. They are not
+/// copied, so a change of theirs may run for that long; after it runs are refused.
+pub const ENVIRONMENT_TRUSTED: Duration = Duration::from_secs(10);
+/// The most environments that are remembered; what is forgotten is looked at again.
+const ENVIRONMENTS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(1_023);
 
 /// Which folder it is: device, inode and time of the last change.
 type Identity = (u64, u64, i64, u64);
@@ -134,6 +145,7 @@ impl SnapshotStore {
             limits,
             folder,
             checked: Mutex::default(),
+            environments: Mutex::new(LruCache::new(ENVIRONMENTS)),
             counter: AtomicU64::new(0),
         };
         store.sweep();
@@ -188,6 +200,36 @@ impl SnapshotStore {
     /// Whether [`ensure`](Self::ensure) would find the copy there and checked: one look at a folder.
     pub fn is_ready(&self, pinned: &PinnedProgram) -> bool {
         self.is_checked(pinned.source)
+    }
+
+    /// Whether [`check_environment`](Self::check_environment) looked a moment ago.
+    pub fn is_environment_trusted(&self, pinned: &PinnedProgram) -> bool {
+        let mut known = self.environments.lock().unwrap_or_else(PoisonError::into_inner);
+        known
+            .get(&pinned.environment)
+            .is_some_and(|seen| seen.elapsed() < ENVIRONMENT_TRUSTED)
+    }
+
+    /// Sees to it that a program would run on the packages and the interpreter that it was registered with. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` with [`SourceChanged`](ReasonCode::SourceChanged) when it would not; else as [`SnapshotStore::pin`].
+    pub fn check_environment(&self, pinned: &PinnedProgram, interpreter: &str, stop: &Stop) -> Result<()> {
+        if self.is_environment_trusted(pinned) {
+            return Ok(());
+        }
+        if self.environment(&pinned.program, interpreter, stop)? != pinned.environment {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "the packages or the interpreter are no longer those that the tool was registered with; register \
+                 another version",
+            )
+            .with_reason(ReasonCode::SourceChanged));
+        }
+        let mut known = self.environments.lock().unwrap_or_else(PoisonError::into_inner);
+        known.put(pinned.environment, Instant::now());
+        Ok(())
     }
 
     /// The copy of a pinned program, after [`ensure`](Self::ensure). Blocks.

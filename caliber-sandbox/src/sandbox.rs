@@ -149,13 +149,18 @@ impl LocalSandbox {
     async fn ensure(&self, program: &Arc<PinnedProgram>, deadline: Deadline) -> Result<()> {
         let snapshots = self.snapshots()?;
         // One look at a folder that was looked at before costs less than a thread that may wait.
-        if snapshots.is_ready(program) {
+        if snapshots.is_ready(program) && snapshots.is_environment_trusted(program) {
             return Ok(());
         }
+        let interpreter = self.interpreter.clone();
         let program = Arc::clone(program);
         let stop = Stop::at(deadline);
         let _guard = stop.guard();
-        blocking(move || snapshots.ensure(&program, &stop)).await
+        blocking(move || {
+            snapshots.ensure(&program, &stop)?;
+            snapshots.check_environment(&program, &interpreter, &stop)
+        })
+        .await
     }
 
     fn engine(&self) -> Result<&Engine> {

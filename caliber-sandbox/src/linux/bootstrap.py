@@ -6,8 +6,9 @@ possible is imported: the imports of a plain `import json` take longer than all 
 What a tool may rely on:
 - Its module is imported with the interpreter's library, then the source roots, then the package roots on `sys.path`.
 - The working directory is an empty, writable folder in memory, also named by `HOME` and `TMPDIR`.
-- The callable is called exactly once: with the arguments as keywords, where its signature takes them; otherwise with the
-  whole object as the one positional argument; otherwise with nothing. What it returns is awaited when it can be.
+- The callable is called exactly once: with the arguments as keywords, where its signature takes them all and asks for no
+  other; otherwise, where it has one parameter alone, with the whole object as that one; otherwise the call is a TypeError
+  that names what does not fit. No arguments and no parameters: with nothing. What it returns is awaited when it can be.
 - `import caliber_secrets; caliber_secrets.get("NAME")` is a secret of this call; `caliber_secrets.names()` are their names.
 
 Code of the tool shares this process, so it can change everything here: what it gains is that its own answer is another one.
@@ -163,6 +164,35 @@ class _Sample:
 FUNCTION, METHOD = type(load), type(_Sample().method)
 
 
+def mismatch(unknown, missing):
+    parts = []
+    if missing:
+        parts.append("it needs " + ", ".join(missing))
+    if unknown:
+        parts.append("it has no parameter " + ", ".join(unknown))
+    raise TypeError("the arguments do not fit the parameters of the callable: " + "; ".join(parts))
+
+
+# What a parameter can be annotated with that is no object, as itself and as text.
+NO_OBJECT = (bool, int, float, str, bytes, list, tuple, set)
+NO_OBJECT += tuple(each.__name__ for each in NO_OBJECT)
+
+
+def choose(by_name, needed, only_positional, takes_rest, takes_keywords, arguments, annotations):
+    """How to call what has these parameters. The whole object goes to the one parameter of a callable that has no other,
+    unless it says that it takes something else; with more than one, a name that does not fit is a mistake and not another
+    way to call."""
+    unknown = [name for name in arguments if name not in by_name] if not takes_keywords else []
+    missing = [name for name in needed if name not in arguments or name in only_positional]
+    if not unknown and not missing:
+        return KEYWORDS if arguments or not takes_rest or by_name else POSITIONAL
+    fixed = (*only_positional, *by_name)
+    single = len(fixed) == 1 and annotations.get(fixed[0]) not in NO_OBJECT
+    if (single or (not fixed and takes_rest)) and (only_positional or not takes_keywords):
+        return POSITIONAL
+    mismatch(unknown, missing)
+
+
 def convention(function, arguments):
     """How to call `function`, judged by its signature alone; nothing is called."""
     plain, skipped = function, 0
@@ -173,39 +203,39 @@ def convention(function, arguments):
     code = plain.__code__
     count = code.co_argcount
     names = code.co_varnames[:count]
-    only_positional = max(code.co_posonlyargcount, skipped)
+    first_named = max(code.co_posonlyargcount, skipped)
     only_keyword = code.co_varnames[count : count + code.co_kwonlyargcount]
-    takes_rest, takes_keywords = code.co_flags & 4, code.co_flags & 8
     needed = names[skipped : max(skipped, count - len(plain.__defaults__ or ()))]
-    needed_keywords = [name for name in only_keyword if name not in (plain.__kwdefaults__ or {})]
-    by_name = names[only_positional:] + only_keyword
-    fits = takes_keywords or all(name in by_name for name in arguments)
-    complete = all(name in arguments for name in needed_keywords) and all(
-        name in arguments and name in by_name for name in needed
+    needed += tuple(name for name in only_keyword if name not in (plain.__kwdefaults__ or {}))
+    return choose(
+        names[first_named:] + only_keyword,
+        needed,
+        names[skipped:first_named],
+        code.co_flags & 4,
+        code.co_flags & 8,
+        arguments,
+        plain.__annotations__,
     )
-    if fits and complete:
-        return KEYWORDS
-    if not needed_keywords and len(needed) <= 1 and (count > skipped or takes_rest):
-        return POSITIONAL
-    if not needed_keywords and not needed:
-        return NOTHING
-    raise TypeError("the arguments do not fit the parameters of the callable")
 
 
 def convention_by_inspection(function, arguments):
     import inspect
 
     try:
-        signature = inspect.signature(function)
+        parameters = inspect.signature(function).parameters.values()
     except (ValueError, TypeError):
         return KEYWORDS if arguments else NOTHING
-    for way, positional, keywords in ((KEYWORDS, (), arguments), (POSITIONAL, (arguments,), {}), (NOTHING, (), {})):
-        try:
-            signature.bind(*positional, **keywords)
-        except TypeError:
-            continue
-        return way
-    raise TypeError("the arguments do not fit the parameters of the callable")
+    kinds = inspect.Parameter
+    fixed = [each for each in parameters if each.kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)]
+    return choose(
+        [each.name for each in fixed if each.kind is not kinds.POSITIONAL_ONLY],
+        [each.name for each in fixed if each.default is kinds.empty],
+        [each.name for each in fixed if each.kind is kinds.POSITIONAL_ONLY],
+        any(each.kind is kinds.VAR_POSITIONAL for each in parameters),
+        any(each.kind is kinds.VAR_KEYWORD for each in parameters),
+        arguments,
+        {each.name: each.annotation for each in fixed},
+    )
 
 
 def call(function, arguments):

@@ -256,3 +256,42 @@ async fn a_caller_that_goes_away_gives_its_place_back() {
     let error = sandbox.run_unadmitted(call(&quick)).await.unwrap_err();
     assert_eq!(error.reason(), Some(ReasonCode::SandboxUnavailable));
 }
+
+/// Packages are not copied: they are looked at again, and a run on others is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn changed_packages_are_another_environment() {
+    use caliber_sandbox::pin::{ENVIRONMENT_TRUSTED, PinLimits, SnapshotStore, Stop};
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().canonicalize().unwrap();
+    let (source, packages) = (path.join("source"), path.join("packages"));
+    for folder in [&source, &packages] {
+        std::fs::create_dir(folder).unwrap();
+    }
+    std::fs::write(
+        source.join("tool.py"),
+        "import helper\ndef run(): return helper.VALUE\n",
+    )
+    .unwrap();
+    std::fs::write(packages.join("helper.py"), "VALUE = 1\n").unwrap();
+    let store = SnapshotStore::open(&path.join("snapshots"), PinLimits::default()).unwrap();
+    let program = Program::Python {
+        module_path: "tool".to_owned(),
+        callable_name: "run".to_owned(),
+        source_roots: vec![source],
+        package_roots: vec![packages.clone()],
+    };
+    let stop = Stop::at(Deadline::after(LONG));
+    let pinned = store.pin(&program, "python", &stop).unwrap();
+    store.check_environment(&pinned, "python", &stop).unwrap();
+    assert!(store.is_environment_trusted(&pinned) && ENVIRONMENT_TRUSTED <= Duration::from_secs(10));
+    // Another process, or the same one a little later, sees the change.
+    let later = SnapshotStore::open(&path.join("snapshots"), PinLimits::default()).unwrap();
+    let upgraded = later
+        .check_environment(&pinned, "python of another version", &stop)
+        .unwrap_err();
+    assert_eq!(upgraded.reason(), Some(ReasonCode::SourceChanged));
+    std::fs::write(packages.join("helper.py"), "VALUE = 'other'\n").unwrap();
+    let refused = later.check_environment(&pinned, "python", &stop).unwrap_err();
+    assert_eq!(refused.reason(), Some(ReasonCode::SourceChanged));
+}
