@@ -120,9 +120,6 @@ fn rules(profile: SeccompProfile) -> Result<Rules, seccompiler::BackendError> {
 
     match profile {
         SeccompProfile::Tool | SeccompProfile::Zygote => {
-            if profile == SeccompProfile::Zygote {
-                operations.push(rule(&[equal(0, libc::PR_SET_PDEATHSIG as u64)?])?);
-            }
             // Pairs whose ends cannot be connected elsewhere: a datagram socket could.
             let pairs = PAIR_TYPES
                 .iter()
@@ -525,6 +522,9 @@ mod tests {
             assert_eq!(call(libc::SYS_clone, libc::SIGCHLD as u64), ALLOWED);
             assert_eq!(call(libc::SYS_clone, libc::CLONE_NEWNS as u64), REFUSED);
             assert_eq!(call(libc::SYS_read, 0), ALLOWED);
+            // It would outlive a caller that is killed.
+            assert_eq!(call(libc::SYS_prctl, libc::PR_SET_PDEATHSIG as u64), REFUSED);
+            assert_eq!(call(libc::SYS_prctl, libc::PR_GET_PDEATHSIG as u64), ALLOWED);
         }
     }
 
