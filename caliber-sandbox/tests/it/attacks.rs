@@ -8,6 +8,7 @@ mod control;
 pub(crate) mod host;
 pub(crate) mod outer;
 mod scenarios;
+mod zygote_control;
 
 use std::collections::BTreeSet;
 
@@ -71,6 +72,15 @@ fn all(identity: Identity, way: Way) {
     report(problems.into_iter());
 }
 
+/// A module that speaks for the process with the imports.
+fn control_of_zygotes(identity: Identity, way: Way) {
+    let mut cell = Cell::new(identity, way);
+    zygote_control::forged_messages(&mut cell);
+    zygote_control::death_signal(&mut cell);
+    report(cell.after(&[]).into_iter());
+    report(cell.close().into_iter());
+}
+
 /// Not a test of its own: a supervisor that is killed.
 #[test]
 fn part_supervisor() {
@@ -108,6 +118,24 @@ cells! {
     without_landlock_as_nobody: Nobody, WithoutLandlock;
     without_namespaces_as_root: RootInDocker, WithoutNamespaces;
     without_namespaces_as_nobody: NobodyInDocker, WithoutNamespaces;
+}
+
+macro_rules! controls_of_zygotes {
+    ($($name:ident: $identity:ident, $way:ident;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                inside(concat!("attacks::", stringify!($name)), Identity::$identity, || {
+                    control_of_zygotes(Identity::$identity, Way::$way);
+                });
+            }
+        )*
+    };
+}
+
+controls_of_zygotes! {
+    control_of_zygotes_as_root: Root, Zygote;
+    control_of_zygotes_as_nobody: Nobody, Spare;
 }
 
 /// Fails with every problem at once.

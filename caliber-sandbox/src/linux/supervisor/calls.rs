@@ -10,9 +10,9 @@ use serde::Deserialize;
 use super::super::protocol::{FrameReader, Said};
 use super::super::spawn::{SpawnFailure, Stage};
 use super::channel::{error_status, not_set_up};
-use super::ends::process_token;
-use super::run::{Owner, Progress};
-use super::zygote::{State, parent_of, process_of, receive_message};
+use super::ends::{is_readable, process_token};
+use super::run::{Owner, Progress, Run};
+use super::zygote::{Behind, State, behind, parent_of, receive_message};
 use super::{NotForked, Part, Supervisor, exit_of, failed};
 
 /// What a zygote says when its module is imported.
@@ -130,7 +130,13 @@ impl Supervisor {
             }
             (Said::Done, State::Ready) => {
                 let done: Done = serde_json::from_slice(&said.payload).ok()?;
-                if !zygote.forked.remove(&done.id) {
+                // It is said of a process that has been collected, and the kernel knows whether one has.
+                let has_ended = |run: &Run| match &run.owner {
+                    Owner::Forked { pidfd, .. } => pidfd.as_ref().is_some_and(is_readable),
+                    _ => false,
+                };
+                let is_untrue = self.runs.get(&done.id).is_some_and(|run| !has_ended(run));
+                if !zygote.forked.remove(&done.id) || is_untrue {
                     return None;
                 }
                 // A folder that could not be emptied is lost; a zygote without any is of no use.
@@ -227,12 +233,20 @@ impl Supervisor {
             }
             return Some(());
         }
+        // A hostile module may send anything. What is no process could neither be killed nor be seen to end, and only a
+        // child of its own is killed or moved in its name. A process that is gone has no parent to be seen.
         let pidfd = descriptor?;
-        let process = process_of(pidfd.as_fd());
-        // A hostile module may send anything: only a child of its own is killed or moved in its name. A process that is
-        // gone already has no parent to be seen.
+        let process = match behind(pidfd.as_fd())? {
+            Behind::Process(process) => Some(process),
+            Behind::Gone => None,
+        };
         let is_own = process.is_none_or(|process| parent_of(process).is_none_or(|parent| parent == maker));
         if !is_own {
+            return None;
+        }
+        // A call has one process: another one would hide the first from its end.
+        let has_process = |run: &Run| !matches!(run.owner, Owner::Forked { pidfd: None, .. });
+        if self.runs.get(&forked.id).is_some_and(has_process) {
             return None;
         }
         let Some(run) = self.runs.get(&forked.id) else {

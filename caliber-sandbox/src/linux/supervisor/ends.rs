@@ -101,16 +101,32 @@ impl Supervisor {
             // Between clone and exec: it is killed all the same.
             Owner::Starting(starting) => starting.collect(),
             Owner::Child(child) => child.collect().map_or(true, |status| status.is_some()),
-            Owner::Forked { pidfd, .. } => pidfd.as_ref().is_none_or(is_readable),
+            Owner::Forked { zygote, pidfd } => {
+                let zygote = *zygote;
+                pidfd.as_ref().is_none_or(is_readable)
+                    || !self.zygotes.contains_key(&zygote) && !self.leaving.contains_key(&zygote)
+            }
         };
         if !has_ended {
             return;
         }
-        if let Some(leaving) = self.leaving.remove(&id) {
-            self.ids.give_back(leaving.id);
-            if leaving.holds_place {
-                self.active = self.active.saturating_sub(1);
-            }
+        let Some(leaving) = self.leaving.remove(&id) else {
+            return;
+        };
+        self.ids.give_back(leaving.id);
+        if leaving.holds_place {
+            self.active = self.active.saturating_sub(1);
+        }
+        // The first process of a namespace ends when everything in it has: nothing is left that a zygote forked,
+        // whatever its descriptors say.
+        let forked: Vec<u64> = self
+            .leaving
+            .iter()
+            .filter(|(_, leaving)| matches!(leaving.owner, Owner::Forked { zygote, .. } if zygote == id))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in forked {
+            self.left(id);
         }
     }
 
@@ -456,7 +472,7 @@ fn usage_of(run: &Run) -> Usage {
     }
 }
 
-fn is_readable(descriptor: &impl std::os::fd::AsFd) -> bool {
+pub(super) fn is_readable(descriptor: &impl std::os::fd::AsFd) -> bool {
     let mut poll = [rustix::event::PollFd::new(
         descriptor,
         rustix::event::PollFlags::IN,

@@ -170,14 +170,26 @@ pub(super) fn receive_message(control: impl AsFd, buffer: &mut [u8]) -> Result<O
     Ok(Some((bytes.to_vec(), descriptor)))
 }
 
-/// The id of the process behind a descriptor, as this process sees it; also a check that the descriptor is one.
-pub(super) fn process_of(pidfd: BorrowedFd<'_>) -> Option<rustix::process::Pid> {
+/// What a descriptor of a process stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Behind {
+    /// A process, by its id as this process sees it.
+    Process(rustix::process::Pid),
+    /// One that was collected already.
+    Gone,
+}
+
+/// What is behind a descriptor; `None` when it is not one of a process that this process could see.
+pub(super) fn behind(descriptor: BorrowedFd<'_>) -> Option<Behind> {
     use std::os::fd::AsRawFd;
-    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd())).ok()?;
+    // Only descriptors of processes have that line. Zero is a process of a namespace that is not below this one.
     let line = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
-    // A process that is gone has the id -1.
-    let id = line.trim().parse::<i32>().ok().filter(|id| *id > 0)?;
-    rustix::process::Pid::from_raw(id)
+    match line.trim().parse::<i32>().ok()? {
+        -1 => Some(Behind::Gone),
+        id if id > 0 => rustix::process::Pid::from_raw(id).map(Behind::Process),
+        _ => None,
+    }
 }
 
 /// The process that made another one, as this process sees it.
@@ -211,4 +223,30 @@ pub(super) fn exit_status(pidfd: BorrowedFd<'_>) -> Option<i32> {
     // SAFETY: the structure is as long as the request says; the kernel writes no more than that.
     let answer = unsafe { libc::ioctl(pidfd.as_raw_fd(), GET_INFO as _, &raw mut information) };
     (answer == 0 && information.mask & EXIT != 0).then_some(information.exit_code)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::{PidfdFlags, getpid, pidfd_open};
+
+    use super::*;
+
+    #[test]
+    fn only_descriptors_of_processes_have_one_behind_them() {
+        let own = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
+        assert_eq!(behind(own.as_fd()), Some(Behind::Process(getpid())));
+
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let id = rustix::process::Pid::from_raw(child.id().try_into().unwrap()).unwrap();
+        let gone = pidfd_open(id, PidfdFlags::empty()).unwrap();
+        child.wait().unwrap();
+        assert_eq!(behind(gone.as_fd()), Some(Behind::Gone));
+
+        let counter = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let file = std::fs::File::open("/proc/self/status").unwrap();
+        let (pipe, _other) = rustix::pipe::pipe().unwrap();
+        for other in [counter.as_fd(), file.as_fd(), pipe.as_fd()] {
+            assert_eq!(behind(other), None);
+        }
+    }
 }

@@ -15,6 +15,7 @@ use super::cell::{Cell, Way};
 use super::control;
 use super::host;
 use super::outer::{self, Identity};
+use super::zygote_control;
 
 /// Set in a supervisor that is killed.
 pub(crate) const PART: &str = "CALIBER_TEST_SUPERVISOR";
@@ -40,6 +41,16 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
             row: 14,
             name: "two calls of one tool at once",
             run: siblings,
+        },
+        Scenario {
+            row: 66,
+            name: "a module forges what its process says",
+            run: zygote_control::forged_messages,
+        },
+        Scenario {
+            row: 66,
+            name: "a module changes the signal at the end of the control plane",
+            run: zygote_control::death_signal,
         },
         Scenario {
             row: 67,
