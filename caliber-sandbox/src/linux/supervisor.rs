@@ -409,7 +409,7 @@ impl Supervisor {
             .map(|(id, _)| *id)
             .collect();
         for id in overdue {
-            self.run_is_overdue(id, now);
+            self.run_is_overdue(id);
         }
         self.expire_idle(now);
     }

@@ -17,6 +17,8 @@ mod cgroup;
 #[cfg(target_os = "linux")]
 mod engine;
 #[cfg(target_os = "linux")]
+mod engine_ends;
+#[cfg(target_os = "linux")]
 mod engine_leaves;
 #[cfg(target_os = "linux")]
 mod engine_modes;
