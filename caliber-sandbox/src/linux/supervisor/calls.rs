@@ -264,8 +264,17 @@ impl Supervisor {
             }
         };
         if let (Some(group), Some(process)) = (&group, process) {
-            // One that has ended is noticed as such.
-            let _ = group.add(process);
+            // A call outside its group would be bound by nothing.
+            if let Err(errno) = joined(group.add(process)) {
+                let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
+                let failure = SpawnFailure {
+                    stage: Stage::Cgroup,
+                    errno,
+                    detail: None,
+                };
+                self.finish(forked.id, Err(failed(&failure)));
+                return Some(());
+            }
         }
         let watched = self.poller.add(&pidfd, process_token(forked.id), false);
         let run = self.runs.get_mut(&forked.id)?;
@@ -339,6 +348,34 @@ impl Supervisor {
         match self.make_run(key.clone(), &program, limits, ExecutionMode::Oneshot, None) {
             Ok(run) => self.standby.entry(key.clone()).or_default().push_back(run),
             Err(error) => tracing::debug!(%error, "a process could not be made ahead of its call"),
+        }
+    }
+}
+
+/// Whether a process is in its control group. One that has ended needs none; its end is noticed as such.
+fn joined(added: Result<(), Errno>) -> Result<(), Errno> {
+    match added {
+        Err(Errno::SRCH) => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_process_that_has_ended_needs_no_control_group() {
+        assert_eq!(joined(Ok(())), Ok(()));
+        assert_eq!(joined(Err(Errno::SRCH)), Ok(()));
+        for errno in [
+            Errno::ACCESS,
+            Errno::BUSY,
+            Errno::NODEV,
+            Errno::NOSPC,
+            Errno::AGAIN,
+        ] {
+            assert_eq!(joined(Err(errno)), Err(errno));
         }
     }
 }
