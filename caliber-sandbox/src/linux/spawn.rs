@@ -197,16 +197,23 @@ impl Child {
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
-    /// How it ended, when it has; frees its process id. `None` while it runs.
+    /// How it ended, when it has; frees its process id. `None` while it runs. Without a process namespace of its own, what is
+    /// left of its process group is killed then.
     ///
     /// # Errors
     ///
     /// What the system answers; `ECHILD` when somebody else waited for it.
     pub fn collect(&mut self) -> Result<Option<WaitIdStatus>, Errno> {
-        let status = rustix::process::waitid(
-            WaitId::PidFd(self.pidfd.as_fd()),
-            WaitIdOptions::EXITED | WaitIdOptions::NOHANG,
-        )?;
+        let of_it = || WaitId::PidFd(self.pidfd.as_fd());
+        let now = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        if !self.is_first_of_namespace && !self.collected {
+            // While it is not collected, its id, which is that of its group, belongs to nobody else.
+            if rustix::process::waitid(of_it(), now | WaitIdOptions::NOWAIT)?.is_none() {
+                return Ok(None);
+            }
+            let _ = rustix::process::kill_process_group(self.pid, Signal::KILL);
+        }
+        let status = rustix::process::waitid(of_it(), now)?;
         self.collected |= status.is_some();
         Ok(status)
     }

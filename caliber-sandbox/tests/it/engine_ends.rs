@@ -1,11 +1,13 @@
 //! How calls end: by a result, by the end of their process, or by their deadline.
 
-use std::time::{Duration, SystemTime};
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
 
 use caliber_core::clock::Deadline;
-use caliber_core::sandbox::RunStatus;
+use caliber_core::sandbox::{Exit, Guarantee, RunStatus};
+use caliber_sandbox::linux::layers::Layers;
 
-use crate::support::{Rig, request};
+use crate::support::{LONG, Rig, all_layers, request};
 
 /// Writes its own result a moment before its deadline, and holds the channel open.
 const LATE: &str = "\
@@ -41,4 +43,39 @@ fn a_result_that_came_in_time_is_the_outcome() {
         seen.push(status);
     }
     panic!("{seen:?}");
+}
+
+#[test]
+fn without_namespaces_what_a_call_started_ends_with_it() {
+    let layers = Layers {
+        namespaces: false,
+        proc: false,
+        // What would end it as well.
+        cgroups: false,
+        unenforced: vec![Guarantee::TreeKill],
+        ..all_layers()
+    };
+    let rig = Rig::with_layers(layers, |_| {});
+    let program = rig.python(
+        "import os, time\ndef run(code):\n    child = os.fork()\n    if child == 0: time.sleep(600)\n    \
+         print(child, flush=True)\n    os._exit(code)",
+    );
+    for code in [0, 7] {
+        let mut request = request(&program, &format!(r#"{{"code":{code}}}"#));
+        // Without a namespace of users the kernel counts all processes of the user, those of other tests too.
+        request.limits.processes = Some(4096);
+        let outcome = rig.run(request);
+        assert!(
+            matches!(outcome.status, RunStatus::NoResult { exit, .. } if exit == Exit::Code(code)),
+            "{outcome:?}"
+        );
+        let child: u32 = outcome.stdout.text.trim().parse().unwrap();
+        let until = Instant::now() + LONG / 6;
+        let status = Path::new("/proc").join(child.to_string()).join("stat");
+        let runs = || std::fs::read_to_string(&status).is_ok_and(|stat| !stat.contains(") Z "));
+        while runs() {
+            assert!(Instant::now() < until, "process {child} runs on");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
 }
