@@ -17,7 +17,7 @@ Code of the tool shares this process, so it can change everything here: what it 
 import posix
 import sys
 
-HELLO, READY, RESULT, ERROR, FORKED, DONE = 1, 2, 3, 4, 5, 6
+HELLO, READY, RESULT, ERROR, FORKED, DONE, FREE = 1, 2, 3, 4, 5, 6, 7
 SETUP, CALL, FORK = 16, 17, 18
 CHANNEL = 3
 TEXT = 4096
@@ -584,13 +584,15 @@ def serve(setup, nonce):
                 poll.unregister(descriptor)
                 posix.close(descriptor)
                 _, status = posix.waitpid(pid, 0)
+                # How it ended is waited for; emptying a folder may take long.
+                tell(DONE, nonce, f'{{"id":{number},"status":{status}}}'.encode())
                 try:
                     empty(folder)
                     free.append(folder)
                 except BaseException:
                     # A folder that cannot be emptied is not used again.
                     pass
-                tell(DONE, nonce, f'{{"id":{number},"status":{status},"free":{len(free)}}}'.encode())
+                tell(FREE, nonce, f'{{"id":{number},"free":{len(free)}}}'.encode())
                 continue
             data, extra, _, _ = control.recvmsg(1 << 16, space)
             if not data:

@@ -35,8 +35,10 @@ pub(crate) enum Said {
     Error,
     /// A call was forked; with the descriptor of its process.
     Forked,
-    /// A forked call has ended, and what it left is gone.
+    /// A forked call has ended.
     Done,
+    /// What a forked call left is gone.
+    Free,
 }
 
 impl Said {
@@ -48,6 +50,7 @@ impl Said {
             4 => Self::Error,
             5 => Self::Forked,
             6 => Self::Done,
+            7 => Self::Free,
             _ => return None,
         })
     }

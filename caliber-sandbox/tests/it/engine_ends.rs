@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use caliber_core::clock::Deadline;
-use caliber_core::sandbox::{Exit, Guarantee, RunStatus};
+use caliber_core::sandbox::{ExecutionMode, Exit, Guarantee, RunStatus};
 use caliber_sandbox::linux::layers::Layers;
 
 use crate::support::{LONG, Rig, all_layers, request};
@@ -78,4 +78,29 @@ fn without_namespaces_what_a_call_started_ends_with_it() {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
+}
+
+#[test]
+fn how_a_call_ended_is_told_before_its_folder_is_emptied() {
+    let rig = Rig::with(|settings| {
+        settings.spares = 0;
+        settings.limits.scratch_inodes = 1 << 17;
+    });
+    let program = rig.python(
+        "import os\ndef run(code):\n    for number in range(60000):\n        os.mkdir(str(number))\n    os._exit(code)",
+    );
+    let mut request = request(&program, r#"{"code":7}"#);
+    request.limits.memory_bytes = Some(1 << 30);
+    let outcome = rig.run(request);
+    assert!(
+        matches!(
+            outcome.status,
+            RunStatus::NoResult {
+                exit: Exit::Code(7),
+                ..
+            }
+        ),
+        "{outcome:?}"
+    );
+    assert_eq!(outcome.mode, ExecutionMode::Zygote);
 }

@@ -34,6 +34,11 @@ struct Forked {
 struct Done {
     id: u64,
     status: i32,
+}
+
+#[derive(Deserialize)]
+struct Free {
+    id: u64,
     /// How many folders are free.
     free: usize,
 }
@@ -136,18 +141,26 @@ impl Supervisor {
                     _ => false,
                 };
                 let is_untrue = self.runs.get(&done.id).is_some_and(|run| !has_ended(run));
-                if !zygote.forked.remove(&done.id) || is_untrue {
+                if !zygote.forked.contains(&done.id) || is_untrue {
+                    return None;
+                }
+                self.forked_has_ended(done.id, done.status);
+            }
+            (Said::Free, State::Ready) => {
+                let free: Free = serde_json::from_slice(&said.payload).ok()?;
+                // Nor is the folder of a call free that has not ended.
+                let is_untrue = self.runs.contains_key(&free.id);
+                if !zygote.forked.remove(&free.id) || is_untrue {
                     return None;
                 }
                 // A folder that could not be emptied is lost; a zygote without any is of no use.
-                zygote.folders = zygote.folders.min(zygote.forked.len() + done.free);
+                zygote.folders = zygote.folders.min(zygote.forked.len().saturating_add(free.free));
                 if zygote.folders == 0 {
                     zygote.retired = true;
                 }
                 if zygote.retired && self.by_key.get(&zygote.key) == Some(&id) {
                     self.by_key.remove(&zygote.key);
                 }
-                self.forked_has_ended(done.id, done.status);
                 self.serve_waiting(id);
             }
             _ => return None,

@@ -215,7 +215,8 @@ impl Supervisor {
         let was_killed = matches!(exit, Exit::Signal(libc::SIGKILL | libc::SIGXCPU));
         let spent =
             |cpu: Option<u64>| cpu.is_some_and(|cpu| cpu >= run.cpu_seconds.saturating_mul(1_000_000));
-        let status = if usage.memory_kills > 0 && was_killed {
+        // Where nobody saw how it ended, what the kernel killed in its group is the better guess.
+        let status = if usage.memory_kills > 0 && (was_killed || exit == Exit::Unknown) {
             RunStatus::ResourceLimit {
                 resource: Resource::Memory,
             }

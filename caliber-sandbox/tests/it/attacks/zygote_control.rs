@@ -15,7 +15,7 @@ use super::cell::{Cell, Way, shown};
 const HONEST: &str = "def answer(host):\n    return {'answer': 'works'}\n";
 const HOSTILE: &str = include_str!("tools/zygote_control.py");
 /// What it says in the place of the code that forks calls.
-const KINDS: [&str; 12] = [
+const KINDS: [&str; 13] = [
     "ready_twice",
     "forked_unasked",
     "no_process",
@@ -25,6 +25,7 @@ const KINDS: [&str; 12] = [
     "another_process",
     "done_without_forked",
     "done_twice",
+    "free_while_it_runs",
     "errors",
     "silence",
     "hidden_thread",

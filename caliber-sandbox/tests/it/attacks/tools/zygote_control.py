@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 
-READY, FORKED, DONE = 2, 5, 6
+READY, FORKED, DONE, FREE = 2, 5, 6, 7
 PR_SET_PDEATHSIG, PR_GET_PDEATHSIG = 1, 2
 
 
@@ -68,11 +68,14 @@ def take_over(variables):
         elif KIND == "another_process":
             tell(FORKED, forked, sleeper())
         elif KIND == "done_without_forked":
-            tell(DONE, f'{{"id":{number},"status":0,"free":1}}')
+            tell(DONE, f'{{"id":{number},"status":0}}')
         elif KIND == "done_twice":
             tell(FORKED, forked, sleeper())
             for _ in range(3):
-                tell(DONE, f'{{"id":{number},"status":0,"free":1}}')
+                tell(DONE, f'{{"id":{number},"status":0}}')
+        elif KIND == "free_while_it_runs":
+            tell(FORKED, forked, sleeper())
+            tell(FREE, f'{{"id":{number},"free":{2**64 - 1}}}')
         elif KIND == "errors":
             tell(FORKED, f'{{"id":{number},"errno":11}}')
             tell(FORKED, f'{{"id":{number},"errno":0}}', keep(os.eventfd(0)))
