@@ -195,6 +195,7 @@ impl Engine {
         let job = Job {
             id,
             deadline: request.deadline.instant().into_std(),
+            since: None,
             request,
             look,
             reply: Box::new(reply),

@@ -340,7 +340,7 @@ impl Supervisor {
             return;
         }
         for zygote in self.zygotes.values_mut() {
-            if let Some(at) = zygote.waiting.iter().position(|waiting| waiting.job.id == job) {
+            if let Some(at) = zygote.waiting.iter().position(|waiting| waiting.id == job) {
                 zygote.waiting.remove(at);
                 self.active = self.active.saturating_sub(1);
                 return;
@@ -361,7 +361,7 @@ impl Supervisor {
         let runs = self.runs.values().filter_map(Run::wakes);
         let settings = &self.shared.settings;
         let zygotes = self.zygotes.values().flat_map(|zygote| {
-            let waiting = zygote.waiting.iter().map(zygote::Waiting::expires);
+            let waiting = zygote.waiting.iter().map(Job::start_expires);
             let own = if zygote.state == zygote::State::Ready {
                 zygote.last_used + settings.zygote_idle
             } else {
@@ -373,7 +373,7 @@ impl Supervisor {
             .runs
             .values()
             .filter(|run| run.job.is_none())
-            .map(|run| run.assigned + settings.zygote_idle);
+            .map(|run| run.since + settings.zygote_idle);
         queued.chain(runs).chain(zygotes).chain(standby).min()
     }
 
@@ -394,11 +394,11 @@ impl Supervisor {
             } else {
                 Phase::Import
             };
-            while let Some(at) = zygote.waiting.iter().position(|waiting| waiting.expires() <= now) {
-                if let Some(waiting) = zygote.waiting.remove(at) {
+            while let Some(at) = zygote.waiting.iter().position(|job| job.start_expires() <= now) {
+                if let Some(job) = zygote.waiting.remove(at) {
                     self.active = self.active.saturating_sub(1);
                     let status = RunStatus::DeadlineExceeded { phase };
-                    (waiting.job.reply)(Ok(expired(status, ExecutionMode::Zygote)));
+                    (job.reply)(Ok(expired(status, ExecutionMode::Zygote)));
                 }
             }
         }

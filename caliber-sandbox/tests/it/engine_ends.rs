@@ -104,3 +104,30 @@ fn how_a_call_ended_is_told_before_its_folder_is_emptied() {
     );
     assert_eq!(outcome.mode, ExecutionMode::Zygote);
 }
+
+/// Is no module to fork from, which is known when it has been imported.
+const SLOW: &str = "\
+import threading, time
+time.sleep(2)
+threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+def run(seconds):
+    time.sleep(seconds)
+    return seconds
+";
+
+#[test]
+fn the_time_of_a_start_that_is_begun_again_is_not_forgotten() {
+    let rig = Rig::new();
+    let program = rig.python(SLOW);
+    let mut request = request(&program, r#"{"seconds":2}"#);
+    // Two imports, none of which may spend the time of the call.
+    request.startup_grace = LONG;
+    request.deadline = Deadline::after(Duration::from_secs(3));
+    let outcome = rig.run(request);
+    assert!(
+        matches!(&outcome.status, RunStatus::Ok { value } if value.as_str() == "2"),
+        "{outcome:?}"
+    );
+    assert_eq!(outcome.mode, ExecutionMode::Cold);
+    assert!(outcome.times.start_us >= 4_000_000, "{outcome:?}");
+}

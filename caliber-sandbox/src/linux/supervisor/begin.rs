@@ -19,7 +19,7 @@ use super::super::spawn::{self, Descriptors, Stage, Starting};
 use super::super::tool::{self, Kind};
 use super::run::{self, Job, Owner, Progress, Run, Speech};
 use super::wire::{self, Outbound, Stream};
-use super::zygote::{Key, State, Waiting, Zygote};
+use super::zygote::{Key, State, Zygote};
 use super::{Group, HABITS, Habit, Part, Supervisor, Token, failed, system_failed};
 use crate::settings::Limits;
 
@@ -29,11 +29,15 @@ const LOOK: usize = 1 << 20;
 const FOLDERS: usize = 32;
 
 impl Supervisor {
-    /// Begins a job that has its place.
-    pub(super) fn begin(&mut self, job: Job) {
+    /// Begins a job that has its place, or begins it again when its process did not come to be: the time that it has spent
+    /// on starting stays spent.
+    pub(super) fn begin(&mut self, mut job: Job) {
         let now = Instant::now();
-        if job.deadline <= now {
-            let status = RunStatus::DeadlineExceeded { phase: Phase::Queue };
+        let is_first = job.since.is_none();
+        job.since.get_or_insert(now);
+        if is_first && job.deadline <= now || job.start_expires() <= now {
+            let phase = if is_first { Phase::Queue } else { Phase::Import };
+            let status = RunStatus::DeadlineExceeded { phase };
             let outcome = run::without_process(status, ExecutionMode::Cold, &self.shared.layers.unenforced);
             self.active = self.active.saturating_sub(1);
             (job.reply)(Ok(outcome));
@@ -56,7 +60,7 @@ impl Supervisor {
             return;
         }
         let habit = self.habit(&key);
-        habit.calls += 1;
+        habit.calls += u64::from(is_first);
         habit.last = now;
         let not_forked = habit.not_forked;
 
@@ -91,30 +95,25 @@ impl Supervisor {
                 return;
             }
         };
-        self.wait_for(zygote, Waiting { job, since: now });
+        self.wait_for(zygote, job);
     }
 
     /// Forks a call for the job, or lets it wait until that can be done.
-    pub(super) fn wait_for(&mut self, zygote: u64, waiting: Waiting) {
+    pub(super) fn wait_for(&mut self, zygote: u64, job: Job) {
         let Some(found) = self.zygotes.get_mut(&zygote) else {
             let error = system_failed(rustix::io::Errno::SRCH);
-            self.refuse(waiting.job, error);
+            self.refuse(job, error);
             return;
         };
         if !found.has_room() {
-            found.waiting.push_back(waiting);
+            found.waiting.push_back(job);
             return;
         }
         let (key, limits) = (found.key.clone(), found.limits);
         match self.fork(zygote, ExecutionMode::Zygote) {
-            Ok(run) => {
-                self.assign(run, waiting.job);
-                if let Some(run) = self.runs.get_mut(&run) {
-                    run.assigned = waiting.since;
-                }
-            }
+            Ok(run) => self.assign(run, job),
             // It is about to end. A process of its own has every layer as well.
-            Err(_) => self.begin_in_new_process(key, limits, waiting.job, ExecutionMode::Cold),
+            Err(_) => self.begin_in_new_process(key, limits, job, ExecutionMode::Cold),
         }
     }
 
@@ -292,7 +291,7 @@ impl Supervisor {
             group,
             id,
             limits,
-            assigned: now,
+            since: now,
             ready: None,
             called: None,
             cpu_seconds: 0,
@@ -552,7 +551,7 @@ impl Supervisor {
             group: None,
             id: None,
             limits: found.limits,
-            assigned: now,
+            since: now,
             ready: None,
             called: None,
             cpu_seconds: 0,

@@ -198,8 +198,8 @@ impl Supervisor {
             habit.not_forked = Some(why);
         }
         self.end_zygote(id, &|| Err(super::closed()));
-        for waiting in waiting {
-            self.begin_in_new_process(key.clone(), limits, waiting.job, ExecutionMode::Cold);
+        for job in waiting {
+            self.begin_in_new_process(key.clone(), limits, job, ExecutionMode::Cold);
         }
     }
 
@@ -209,18 +209,18 @@ impl Supervisor {
             if zygote.retired && !zygote.waiting.is_empty() {
                 // They begin again, with another one.
                 let waiting = std::mem::take(&mut zygote.waiting);
-                for waiting in waiting {
-                    self.begin(waiting.job);
+                for job in waiting {
+                    self.begin(job);
                 }
                 return;
             }
             if !zygote.has_room() {
                 return;
             }
-            let Some(waiting) = zygote.waiting.pop_front() else {
+            let Some(job) = zygote.waiting.pop_front() else {
                 return;
             };
-            self.wait_for(id, waiting);
+            self.wait_for(id, job);
         }
     }
 

@@ -36,7 +36,7 @@ impl Supervisor {
         };
         run.stdout.capture.redact(&job.request.secrets);
         run.stderr.capture.redact(&job.request.secrets);
-        run.assigned = Instant::now();
+        run.since = job.since.unwrap_or_else(Instant::now);
         if run.cpu_seconds == 0 && !run.many {
             run.cpu_seconds = cpu;
         }

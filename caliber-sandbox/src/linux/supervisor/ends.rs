@@ -51,7 +51,7 @@ impl Supervisor {
         run.progress = Progress::Ready;
         run.called = None;
         run.settle_at = None;
-        run.assigned = Instant::now();
+        run.since = Instant::now();
         // What it says between calls is of no call.
         run.stdout.capture = super::super::output::Capture::new(self.shared.settings.output_bytes);
         run.stderr.capture = super::super::output::Capture::new(self.shared.settings.output_bytes);
@@ -364,7 +364,7 @@ impl Supervisor {
         let unused: Vec<u64> = self
             .runs
             .iter()
-            .filter(|(_, run)| run.job.is_none() && now >= run.assigned + idle)
+            .filter(|(_, run)| run.job.is_none() && now >= run.since + idle)
             .map(|(id, _)| *id)
             .collect();
         for id in unused {
@@ -404,9 +404,9 @@ impl Supervisor {
         if self.by_key.get(&zygote.key) == Some(&id) {
             self.by_key.remove(&zygote.key);
         }
-        for waiting in zygote.waiting {
+        for job in zygote.waiting {
             self.active = self.active.saturating_sub(1);
-            (waiting.job.reply)(answer());
+            (job.reply)(answer());
         }
         // Its calls end with it: the kernel ends everything in its namespace.
         let forked: Vec<u64> = self

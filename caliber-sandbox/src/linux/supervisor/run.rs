@@ -27,7 +27,17 @@ pub(crate) struct Job {
     /// Whether the callable is only looked at.
     pub(crate) look: bool,
     pub(crate) deadline: Instant,
+    /// Since when it has its place and is being started; set once, also when another process is begun with.
+    pub(crate) since: Option<Instant>,
     pub(crate) reply: Reply,
+}
+
+impl Job {
+    /// When it has waited long enough for a process that takes its call: start-up has a clock of its own.
+    pub(super) fn start_expires(&self) -> Instant {
+        let grace = self.request.startup_grace;
+        self.deadline.checked_add(grace).unwrap_or(self.deadline)
+    }
 }
 
 impl std::fmt::Debug for Job {
@@ -103,7 +113,8 @@ pub(super) struct Run {
     pub(super) group: Option<Group>,
     pub(super) id: Option<u32>,
     pub(super) limits: Limits,
-    pub(super) assigned: Instant,
+    /// Since when its job is being started; without one, since when it is idle.
+    pub(super) since: Instant,
     pub(super) ready: Option<Instant>,
     pub(super) called: Option<Instant>,
     pub(super) cpu_seconds: u64,
@@ -128,7 +139,7 @@ impl Run {
         let job = self.job.as_ref()?;
         let grace = job.request.startup_grace;
         let spent = match self.called {
-            Some(called) => called.saturating_duration_since(self.assigned).min(grace),
+            Some(called) => called.saturating_duration_since(self.since).min(grace),
             None => grace,
         };
         let end = job.deadline.checked_add(spent).unwrap_or(job.deadline);
@@ -193,7 +204,7 @@ impl Run {
             mode: self.mode,
             unenforced,
             times: PhaseTimes {
-                start_us: micros(called.saturating_duration_since(self.assigned)),
+                start_us: micros(called.saturating_duration_since(self.since)),
                 run_us: micros(now.saturating_duration_since(called)),
             },
             usage,

@@ -68,23 +68,6 @@ pub(super) enum State {
     Ready,
 }
 
-/// A call that waits for it.
-#[derive(Debug)]
-pub(super) struct Waiting {
-    pub(super) job: Job,
-    pub(super) since: Instant,
-}
-
-impl Waiting {
-    /// When it has waited long enough.
-    pub(super) fn expires(&self) -> Instant {
-        let deadline = self.job.deadline;
-        deadline
-            .checked_add(self.job.request.startup_grace)
-            .unwrap_or(deadline)
-    }
-}
-
 #[derive(Debug)]
 pub(super) struct Zygote {
     pub(super) key: Key,
@@ -98,7 +81,8 @@ pub(super) struct Zygote {
     pub(super) stdout: Stream,
     pub(super) stderr: Stream,
     pub(super) state: State,
-    pub(super) waiting: VecDeque<Waiting>,
+    /// Calls that wait for it.
+    pub(super) waiting: VecDeque<Job>,
     /// Calls that were forked and whose folder is not free yet.
     pub(super) forked: HashSet<u64>,
     /// How many it can have at once.
