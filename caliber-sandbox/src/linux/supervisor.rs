@@ -360,14 +360,15 @@ impl Supervisor {
         let queued = self.queue.iter().map(|job| job.deadline);
         let runs = self.runs.values().filter_map(Run::wakes);
         let settings = &self.shared.settings;
-        let zygotes = self.zygotes.values().flat_map(|zygote| {
+        let zygotes = self.zygotes.iter().flat_map(|(id, zygote)| {
             let waiting = zygote.waiting.iter().map(Job::start_expires);
-            let own = if zygote.state == zygote::State::Ready {
-                zygote.last_used + settings.zygote_idle
-            } else {
-                zygote.import_until
+            let own = match zygote.state {
+                // What is in use does not end for being idle, however long a call takes.
+                zygote::State::Ready if self.is_in_use(*id, zygote) => None,
+                zygote::State::Ready => Some(zygote.last_used + settings.zygote_idle),
+                _ => Some(zygote.import_until),
             };
-            waiting.chain([own])
+            waiting.chain(own)
         });
         let standby = self
             .runs

@@ -1,6 +1,7 @@
 //! How calls end: by a result, by the end of their process, or by their deadline.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
 use caliber_core::clock::Deadline;
@@ -130,4 +131,41 @@ fn the_time_of_a_start_that_is_begun_again_is_not_forgotten() {
     );
     assert_eq!(outcome.mode, ExecutionMode::Cold);
     assert!(outcome.times.start_us >= 4_000_000, "{outcome:?}");
+}
+
+/// Set where nothing else runs in the process.
+const ALONE: &str = "CALIBER_TEST_ALONE";
+
+#[test]
+fn the_supervisor_rests_while_a_call_takes_longer_than_processes_are_idle() {
+    const NAME: &str = "engine_ends::the_supervisor_rests_while_a_call_takes_longer_than_processes_are_idle";
+    if std::env::var_os(ALONE).is_none() {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args([NAME, "--exact", "--nocapture", "--test-threads=1"])
+            .env(ALONE, "1")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let is_ok = output.status.success() && text.contains("test result: ok. 1 passed");
+        assert!(is_ok, "{text}\n{errors}");
+        return;
+    }
+    let rig = Rig::with(|settings| {
+        settings.zygote_idle = Duration::from_millis(200);
+        settings.spares = 0;
+    });
+    let program = rig.python("import time\ndef run(seconds): time.sleep(seconds)");
+    let before = processor_time();
+    let outcome = rig.run(request(&program, r#"{"seconds":3}"#));
+    let used = processor_time() - before;
+    assert_eq!(outcome.mode, ExecutionMode::Zygote);
+    assert!(matches!(outcome.status, RunStatus::Ok { .. }), "{outcome:?}");
+    assert!(used < Duration::from_secs(1), "{used:?} for waiting");
+}
+
+/// What this process has used so far.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.try_into().unwrap(), time.tv_nsec.try_into().unwrap())
 }

@@ -386,7 +386,7 @@ impl Supervisor {
         let idle = self
             .zygotes
             .iter()
-            .filter(|(id, zygote)| zygote.waiting.is_empty() && !self.has_calls(**id))
+            .filter(|(id, zygote)| !self.is_in_use(**id, zygote))
             .min_by_key(|(_, zygote)| zygote.last_used)
             .map(|(id, _)| *id);
         let Some(idle) = idle else {
@@ -396,11 +396,12 @@ impl Supervisor {
         true
     }
 
-    /// Whether a zygote runs calls that somebody waits for.
-    pub(super) fn has_calls(&self, zygote: u64) -> bool {
-        self.runs.values().any(|run| {
-            run.job.is_some() && matches!(run.owner, Owner::Forked { zygote: of, .. } if of == zygote)
-        })
+    /// Whether somebody waits for a zygote, or for a call that it runs.
+    pub(super) fn is_in_use(&self, id: u64, zygote: &Zygote) -> bool {
+        let runs_call = |run: &Run| {
+            run.job.is_some() && matches!(run.owner, Owner::Forked { zygote: of, .. } if of == id)
+        };
+        !zygote.waiting.is_empty() || self.runs.values().any(runs_call)
     }
 
     fn make_zygote(

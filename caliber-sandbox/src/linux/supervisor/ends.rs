@@ -26,6 +26,12 @@ impl Supervisor {
         let usage = usage_of(&run);
         let job = run.job.take();
         let holds_place = job.is_some();
+        if let Owner::Forked { zygote, .. } = &run.owner
+            && let Some(zygote) = self.zygotes.get_mut(zygote)
+            && holds_place
+        {
+            zygote.last_used = Instant::now();
+        }
         if let Some(job) = job {
             let answer =
                 end.map(|status| run.outcome(status, &self.shared.settings, &self.shared.layers, usage));
@@ -341,8 +347,7 @@ impl Supervisor {
             .filter(|(id, zygote)| match zygote.state {
                 zygote::State::Ready => {
                     let unused = now >= zygote.last_used + idle;
-                    let done = zygote.retired && zygote.waiting.is_empty();
-                    (unused || done) && !self.has_calls(**id) && zygote.waiting.is_empty()
+                    (unused || zygote.retired) && !self.is_in_use(**id, zygote)
                 }
                 // Nothing of a call that has been answered goes on, its import included.
                 _ => now >= zygote.import_until || zygote.waiting.is_empty(),
