@@ -155,6 +155,13 @@ impl Ids {
         None
     }
 
+    /// Whether a call may not find what it needs: one for a process with its module, and one for a process of its own where
+    /// that cannot be forked.
+    fn are_short(&self) -> bool {
+        let count = usize::try_from(self.count).unwrap_or(usize::MAX);
+        count.saturating_sub(self.used.len()) < count.min(2)
+    }
+
     fn give_back(&mut self, id: Option<u32>) {
         if let Some(number) = id.and_then(|id| id.checked_sub(self.first)) {
             self.used.remove(&number);
@@ -325,7 +332,7 @@ impl Supervisor {
     }
 
     fn begin_queued(&mut self) {
-        while self.free_places() > 0 {
+        while self.free_places() > 0 && !self.queue.is_empty() && !self.waits_for_id() {
             let Some(job) = self.queue.pop_front() else {
                 return;
             };

@@ -19,6 +19,8 @@ mod engine;
 #[cfg(target_os = "linux")]
 mod engine_ends;
 #[cfg(target_os = "linux")]
+mod engine_kept;
+#[cfg(target_os = "linux")]
 mod engine_leaves;
 #[cfg(target_os = "linux")]
 mod engine_modes;

@@ -81,7 +81,7 @@ impl Supervisor {
         }
         let zygote = match self.by_key.get(&key).copied() {
             Some(zygote) => zygote,
-            None if self.make_room_for_zygote() => {
+            None if self.make_room() => {
                 match self.make_zygote(key.clone(), Arc::clone(&job.request.program), limits, &job) {
                     Ok(zygote) => zygote,
                     Err(error) => {
@@ -378,22 +378,52 @@ impl Supervisor {
         })
     }
 
-    /// Whether another zygote may be made, after the least used idle one was ended where there were too many.
-    fn make_room_for_zygote(&mut self) -> bool {
-        if self.zygotes.len() < self.shared.settings.zygotes {
-            return true;
-        }
-        let idle = self
+    /// Whether another process may be kept for further calls, after the least used idle one was ended where there were too
+    /// many.
+    pub(super) fn make_room(&mut self) -> bool {
+        self.kept() < self.shared.settings.zygotes || self.end_least_used()
+    }
+
+    /// Processes that are kept for calls to come, whatever they are; what a zygote has forked is part of it.
+    pub(super) fn kept(&self) -> usize {
+        self.zygotes.len() + self.runs.values().filter(|run| run.is_kept()).count()
+    }
+
+    /// Ends the idle process that was not used for longest; `false` when there is none.
+    pub(super) fn end_least_used(&mut self) -> bool {
+        let zygote = self
             .zygotes
             .iter()
             .filter(|(id, zygote)| !self.is_in_use(**id, zygote))
-            .min_by_key(|(_, zygote)| zygote.last_used)
-            .map(|(id, _)| *id);
-        let Some(idle) = idle else {
-            return false;
-        };
-        self.end_zygote(idle, &|| Err(super::closed()));
+            .map(|(id, zygote)| (zygote.last_used, *id))
+            .min();
+        let run = self
+            .runs
+            .iter()
+            .filter(|(_, run)| run.is_kept())
+            .map(|(id, run)| (run.since, *id))
+            .min();
+        match (zygote, run) {
+            (Some(zygote), run) if run.is_none_or(|run| zygote < run) => {
+                self.end_zygote(zygote.1, &|| Err(super::closed()));
+            }
+            (_, Some((_, run))) => self.finish(run, Err(super::closed())),
+            _ => return false,
+        }
         true
+    }
+
+    /// Whether the next call may find no id but will: then a process is about to end, by now at the latest.
+    pub(super) fn waits_for_id(&mut self) -> bool {
+        let is_about_to_be_free =
+            |supervisor: &Self| supervisor.leaving.values().any(|leaving| leaving.id.is_some());
+        if !self.ids.are_short() {
+            return false;
+        }
+        if !is_about_to_be_free(self) {
+            self.end_least_used();
+        }
+        self.ids.are_short() && is_about_to_be_free(self)
     }
 
     /// Whether somebody waits for a zygote, or for a call that it runs.

@@ -358,6 +358,9 @@ impl Supervisor {
         let Some((program, limits)) = self.programs.get(key).cloned() else {
             return;
         };
+        if !self.make_room() {
+            return;
+        }
         match self.make_run(key.clone(), &program, limits, ExecutionMode::Oneshot, None) {
             Ok(run) => self.standby.entry(key.clone()).or_default().push_back(run),
             Err(error) => tracing::debug!(%error, "a process could not be made ahead of its call"),

@@ -65,6 +65,7 @@ impl Supervisor {
         let key = run.key.clone();
         (job.reply)(Ok(outcome));
         self.standby.entry(key).or_default().push_back(id);
+        while self.kept() > self.shared.settings.zygotes && self.end_least_used() {}
     }
 
     /// Keeps what must stay until the processes have ended.

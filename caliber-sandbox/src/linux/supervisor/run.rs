@@ -132,6 +132,11 @@ impl Run {
         }
     }
 
+    /// Whether it is a process of its own that is kept for a call to come.
+    pub(super) fn is_kept(&self) -> bool {
+        self.job.is_none() && !matches!(self.owner, Owner::Forked { .. })
+    }
+
     /// When its call ends at the latest.
     ///
     /// Start-up has a clock of its own: as long as it takes, but no longer than the grace, the end moves.
