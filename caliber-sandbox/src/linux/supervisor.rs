@@ -178,6 +178,13 @@ struct Habit {
     not_forked: Option<NotForked>,
 }
 
+impl Habit {
+    /// Whether it still tells of the next call. What was seen long ago may have been an accident.
+    fn is_recent(&self, now: Instant, idle: Duration) -> bool {
+        now.saturating_duration_since(self.last) <= idle
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NotForked {
     /// The module starts threads or opens files.

@@ -81,3 +81,27 @@ fn a_call_finds_an_id_however_many_processes_are_kept() {
         }
     }
 }
+
+/// Takes a second to import, and cannot be forked from.
+const SLOW: &str = "import time\ntime.sleep(1)\nheld = open('/dev/null')\ndef run(): return 1\n";
+
+#[test]
+fn what_is_known_of_a_tool_is_forgotten_when_it_is_not_called_for_long() {
+    let rig = Rig::with(|settings| {
+        settings.zygote_idle = Duration::from_secs(4);
+        settings.spares = 0;
+    });
+    let program = rig.python(SLOW);
+    let imports = || {
+        let mut request = request(&program, "{}");
+        request.startup_grace = LONG;
+        let outcome = rig.run(request);
+        assert!(matches!(outcome.status, RunStatus::Ok { .. }), "{outcome:?}");
+        // Of a process to fork from, where that is tried, and of the one that the call runs in.
+        outcome.times.start_us / 1_000_000
+    };
+    assert!(imports() >= 2);
+    assert!(imports() >= 1);
+    std::thread::sleep(Duration::from_secs(5));
+    assert!(imports() >= 2);
+}

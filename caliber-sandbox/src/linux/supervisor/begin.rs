@@ -131,9 +131,19 @@ impl Supervisor {
                 self.programs.remove(&oldest);
             }
         }
+        let now = Instant::now();
+        let idle = self.shared.settings.zygote_idle;
+        if self
+            .habits
+            .get(key)
+            .is_some_and(|habit| !habit.is_recent(now, idle))
+        {
+            self.habits.remove(key);
+            self.programs.remove(key);
+        }
         self.habits.entry(key.clone()).or_insert(Habit {
             calls: 0,
-            last: Instant::now(),
+            last: now,
             not_forked: None,
         })
     }

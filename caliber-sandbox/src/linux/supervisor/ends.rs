@@ -308,7 +308,7 @@ impl Supervisor {
         let Some(habit) = self.habits.get(key) else {
             return;
         };
-        if habit.calls < 2 || habit.last.elapsed() > idle {
+        if habit.calls < 2 || !habit.is_recent(Instant::now(), idle) {
             return;
         }
         let has = self.standby.get(key).map_or(0, std::collections::VecDeque::len);
