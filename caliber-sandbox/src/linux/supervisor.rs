@@ -27,6 +27,7 @@ mod begin;
 mod calls;
 mod channel;
 mod ends;
+mod kept;
 mod poller;
 mod run;
 mod wire;

@@ -388,62 +388,6 @@ impl Supervisor {
         })
     }
 
-    /// Whether another process may be kept for further calls, after the least used idle one was ended where there were too
-    /// many.
-    pub(super) fn make_room(&mut self) -> bool {
-        self.kept() < self.shared.settings.zygotes || self.end_least_used()
-    }
-
-    /// Processes that are kept for calls to come, whatever they are; what a zygote has forked is part of it.
-    pub(super) fn kept(&self) -> usize {
-        self.zygotes.len() + self.runs.values().filter(|run| run.is_kept()).count()
-    }
-
-    /// Ends the idle process that was not used for longest; `false` when there is none.
-    pub(super) fn end_least_used(&mut self) -> bool {
-        let zygote = self
-            .zygotes
-            .iter()
-            .filter(|(id, zygote)| !self.is_in_use(**id, zygote))
-            .map(|(id, zygote)| (zygote.last_used, *id))
-            .min();
-        let run = self
-            .runs
-            .iter()
-            .filter(|(_, run)| run.is_kept())
-            .map(|(id, run)| (run.since, *id))
-            .min();
-        match (zygote, run) {
-            (Some(zygote), run) if run.is_none_or(|run| zygote < run) => {
-                self.end_zygote(zygote.1, &|| Err(super::closed()));
-            }
-            (_, Some((_, run))) => self.finish(run, Err(super::closed())),
-            _ => return false,
-        }
-        true
-    }
-
-    /// Whether the next call may find no id but will: then a process is about to end, by now at the latest.
-    pub(super) fn waits_for_id(&mut self) -> bool {
-        let is_about_to_be_free =
-            |supervisor: &Self| supervisor.leaving.values().any(|leaving| leaving.id.is_some());
-        if !self.ids.are_short() {
-            return false;
-        }
-        if !is_about_to_be_free(self) {
-            self.end_least_used();
-        }
-        self.ids.are_short() && is_about_to_be_free(self)
-    }
-
-    /// Whether somebody waits for a zygote, or for a call that it runs.
-    pub(super) fn is_in_use(&self, id: u64, zygote: &Zygote) -> bool {
-        let runs_call = |run: &Run| {
-            run.job.is_some() && matches!(run.owner, Owner::Forked { zygote: of, .. } if of == id)
-        };
-        !zygote.waiting.is_empty() || self.runs.values().any(runs_call)
-    }
-
     fn make_zygote(
         &mut self,
         key: Key,

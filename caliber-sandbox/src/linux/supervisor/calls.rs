@@ -11,7 +11,7 @@ use super::super::protocol::{FrameReader, Said};
 use super::super::spawn::{SpawnFailure, Stage};
 use super::channel::{error_status, not_set_up};
 use super::ends::{is_readable, process_token};
-use super::run::{Owner, Progress, Run};
+use super::run::{Owner, Run};
 use super::zygote::{Behind, State, behind, parent_of, receive_message};
 use super::{NotForked, Part, Supervisor, exit_of, failed};
 
@@ -336,35 +336,6 @@ impl Supervisor {
             phase: caliber_core::sandbox::Phase::Import,
             exit,
         });
-    }
-
-    /// A process that was made ahead of its call is ready: nothing to do but to keep it.
-    pub(super) fn offer_standby(&mut self, id: u64) {
-        let Some(run) = self.runs.get(&id) else {
-            return;
-        };
-        if run.job.is_some() || run.progress != Progress::Ready {
-            return;
-        }
-        let key = run.key.clone();
-        let standby = self.standby.entry(key).or_default();
-        if !standby.contains(&id) {
-            standby.push_back(id);
-        }
-    }
-
-    /// Starts and imports a process ahead of the next call, which is the only one it will serve.
-    pub(super) fn make_oneshot(&mut self, key: &super::Key) {
-        let Some((program, limits)) = self.programs.get(key).cloned() else {
-            return;
-        };
-        if !self.make_room() {
-            return;
-        }
-        match self.make_run(key.clone(), &program, limits, ExecutionMode::Oneshot, None) {
-            Ok(run) => self.standby.entry(key.clone()).or_default().push_back(run),
-            Err(error) => tracing::debug!(%error, "a process could not be made ahead of its call"),
-        }
     }
 }
 
