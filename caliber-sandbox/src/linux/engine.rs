@@ -19,8 +19,12 @@ use tokio::sync::oneshot;
 use super::bootstrap;
 use super::interpreter::Interpreter;
 use super::layers::Layers;
-use super::supervisor::{Command, Job, Shared, Supervisor, reflection};
+use super::supervisor::{Answer, Command, Job, Shared, Supervisor, reflection};
 use crate::settings::SandboxSettings;
+
+/// The largest result that is checked where it is waited for, in bytes: less than a millisecond. Larger ones are checked on
+/// a thread that may block.
+const CHECKED_HERE: usize = 64 << 10;
 
 /// Runs pinned programs in children. Cheap to share behind an `Arc`; ends its children when it is dropped.
 ///
@@ -107,7 +111,8 @@ impl Engine {
     }
 
     /// Runs one call, exactly once. Dropping the future kills the run. More runs than
-    /// [`places`](SandboxSettings::places) wait here in the order in which they came, until their deadline.
+    /// [`places`](SandboxSettings::places) wait here in the order in which they came, until their deadline. Runs within
+    /// Tokio: a large result is checked on one of its threads for what blocks.
     ///
     /// # Errors
     ///
@@ -131,9 +136,12 @@ impl Engine {
         // The supervisor answers every job; the pause is for one that ended without.
         loop {
             match receiver.recv_timeout(Duration::from_secs(1)) {
-                Ok(answer) => return answer,
+                Ok(answer) => return answer.map(Answer::into_outcome),
                 Err(RecvTimeoutError::Timeout) if !*self.ended.borrow() => {}
-                Err(_) => return receiver.try_recv().unwrap_or_else(|_| Err(has_ended())),
+                Err(_) => {
+                    let answer = receiver.try_recv().unwrap_or_else(|_| Err(has_ended()));
+                    return answer.map(Answer::into_outcome);
+                }
             }
         }
     }
@@ -182,14 +190,20 @@ impl Engine {
         };
         let answer = receiver.await.unwrap_or_else(|_| Err(has_ended()));
         guard.id = None;
-        answer
+        let answer = answer?;
+        if answer.unchecked_bytes() <= CHECKED_HERE {
+            return Ok(answer.into_outcome());
+        }
+        tokio::task::spawn_blocking(|| answer.into_outcome())
+            .await
+            .map_err(|error| Error::internal("the check of a result broke off").with_source(error))
     }
 
     fn send(
         &self,
         request: RunRequest,
         look: bool,
-        reply: impl FnOnce(Result<RunOutcome>) + Send + 'static,
+        reply: impl FnOnce(Result<Answer>) + Send + 'static,
     ) -> Result<u64> {
         let id = self.next_job.fetch_add(1, Ordering::Relaxed);
         let job = Job {

@@ -18,11 +18,13 @@ use super::interpreter::Interpreter;
 use super::layers::Layers;
 use super::spawn::{Child, SpawnFailure, Stage};
 use crate::settings::SandboxSettings;
+pub(crate) use answer::Answer;
 use poller::{Part, Poller, Token};
 pub(crate) use run::{Job, reflection};
 use run::{Owner, Run};
 use zygote::{Key, Zygote};
 
+mod answer;
 mod begin;
 mod calls;
 mod channel;

@@ -4,14 +4,19 @@
 //! one disappears, half a surrogate pair is an error or another character. A value that two readers may read as two
 //! values is refused.
 
-use std::collections::HashSet;
-
 use caliber_core::json::{JsonLimits, JsonText};
+use serde::de::IgnoredAny;
 
 /// The deepest nesting of a result.
 pub const DEPTH: usize = 64;
 
+/// The most values and keys of a result, all levels together. What reads a result makes something of each, so a bound on
+/// bytes alone would be none on memory: every two bytes of `[[],[],[]]` are a value.
+pub const NODES: usize = 1_000_000;
+
 /// Checks the bytes of a result. The problem is one line, lower case, without anything of the value.
+///
+/// Takes as long as the result is large: milliseconds for each megabyte.
 pub(crate) fn check(bytes: Vec<u8>) -> Result<JsonText, String> {
     let text = String::from_utf8(bytes).map_err(|_| "the result is no UTF-8 text".to_owned())?;
     scan(text.as_bytes())?;
@@ -19,142 +24,98 @@ pub(crate) fn check(bytes: Vec<u8>) -> Result<JsonText, String> {
         bytes: text.len(),
         depth: DEPTH,
     };
-    JsonText::parse(text, limits).map_err(|_| "the result is no JSON".to_owned())
+    // Copied, because what is wrong is asked of the text once more; the copy is what is kept.
+    JsonText::parse(text.as_str(), limits).map_err(|_| {
+        if serde_json::from_str::<IgnoredAny>(&text).is_ok() {
+            "the result holds an object that names a key twice (duplicate_key)".to_owned()
+        } else {
+            "the result is no JSON".to_owned()
+        }
+    })
 }
 
+/// What [`JsonText`] lets pass. Looks at tokens only: that they stand in an order that makes a value is the parser's to say.
 fn scan(bytes: &[u8]) -> Result<(), String> {
-    let mut scanner = Scanner {
-        bytes,
-        at: 0,
-        open: Vec::new(),
-    };
-    while scanner.step()? {}
+    let (mut at, mut depth, mut nodes) = (0, 0_usize, 0);
+    while let Some(byte) = bytes.get(at).copied() {
+        let rest = bytes.get(at..).unwrap_or_default();
+        let length = match byte {
+            b'[' | b'{' => {
+                depth += 1;
+                1
+            }
+            b']' | b'}' => {
+                depth = depth.saturating_sub(1);
+                1
+            }
+            b'"' => string(rest)?,
+            b'-' | b'0'..=b'9' => number(rest)?,
+            b'N' | b'I' => return Err(NO_NUMBER.into()),
+            _ => 1,
+        };
+        if depth > DEPTH {
+            return Err(format!("the result is nested deeper than {DEPTH} levels (depth)"));
+        }
+        // `t`, `f` and `n` begin the words of JSON.
+        nodes += usize::from(matches!(
+            byte,
+            b'[' | b'{' | b'"' | b'-' | b'0'..=b'9' | b't' | b'f' | b'n'
+        ));
+        if nodes > NODES {
+            return Err(format!(
+                "the result has more than {NODES} values and keys (nodes)"
+            ));
+        }
+        at += length;
+    }
     Ok(())
 }
 
-/// Looks at tokens only: that they stand in an order that makes a value is the parser's to say.
-struct Scanner<'a> {
-    bytes: &'a [u8],
-    at: usize,
-    open: Vec<Container>,
+const NO_NUMBER: &str = "the result holds a number that JSON does not have (NaN or infinity)";
+
+/// The first `length` bytes as text.
+fn token(bytes: &[u8], length: usize) -> &str {
+    std::str::from_utf8(bytes.get(..length).unwrap_or_default()).unwrap_or_default()
 }
 
-enum Container {
-    Array,
-    Object {
-        keys: HashSet<String>,
-        expects_key: bool,
-    },
+/// How long the string is that `rest` begins with.
+fn string(rest: &[u8]) -> Result<usize, String> {
+    let mut is_escaped = false;
+    let ends = |byte: &u8| {
+        let ends = *byte == b'"' && !is_escaped;
+        is_escaped = *byte == b'\\' && !is_escaped;
+        ends
+    };
+    let inner = rest
+        .iter()
+        .skip(1)
+        .position(ends)
+        .ok_or("the result is no JSON")?;
+    let length = inner + 2;
+    let token = token(rest, length);
+    if token.contains("\\u") && serde_json::from_str::<String>(token).is_err() {
+        return Err("the result holds text that is no Unicode, half a surrogate pair (utf16)".into());
+    }
+    Ok(length)
 }
 
-impl Scanner<'_> {
-    fn step(&mut self) -> Result<bool, String> {
-        let Some(byte) = self.bytes.get(self.at).copied() else {
-            return Ok(false);
-        };
-        match byte {
-            b'[' => self.enter(Container::Array)?,
-            b'{' => self.enter(Container::Object {
-                keys: HashSet::new(),
-                expects_key: true,
-            })?,
-            b']' | b'}' => {
-                self.open.pop();
-                self.at += 1;
-            }
-            b',' => {
-                if let Some(Container::Object { expects_key, .. }) = self.open.last_mut() {
-                    *expects_key = true;
-                }
-                self.at += 1;
-            }
-            b'"' => self.string()?,
-            b'-' | b'0'..=b'9' => self.number()?,
-            b'N' | b'I' => {
-                return Err("the result holds a number that JSON does not have (NaN or infinity)".into());
-            }
-            _ => self.at += 1,
-        }
-        Ok(true)
+/// How long the number is that `rest` begins with.
+fn number(rest: &[u8]) -> Result<usize, String> {
+    if rest.get(1) == Some(&b'I') {
+        return Err(NO_NUMBER.into());
     }
-
-    fn enter(&mut self, container: Container) -> Result<(), String> {
-        if self.open.len() == DEPTH {
-            return Err(format!("the result is nested deeper than {DEPTH} levels (depth)"));
-        }
-        self.open.push(container);
-        self.at += 1;
-        Ok(())
-    }
-
-    /// The token from `self.at` on that `belongs` to it.
-    fn token(&mut self, length: usize) -> &str {
-        let token = self.bytes.get(self.at..self.at + length).unwrap_or_default();
-        self.at += length;
-        std::str::from_utf8(token).unwrap_or_default()
-    }
-
-    fn string(&mut self) -> Result<(), String> {
-        let rest = self.bytes.get(self.at + 1..).unwrap_or_default();
-        let mut escaped = false;
-        let length = rest.iter().position(|byte| match byte {
-            b'"' if !escaped => true,
-            b'\\' => {
-                escaped = !escaped;
-                false
-            }
-            _ => {
-                escaped = false;
-                false
-            }
-        });
-        let length = length.ok_or("the result is no JSON")? + 2;
-        let token = self.token(length).to_owned();
-        if token.contains("\\u") && serde_json::from_str::<String>(&token).is_err() {
-            return Err("the result holds text that is no Unicode, half a surrogate pair (utf16)".into());
-        }
-        let Some(Container::Object { keys, expects_key }) = self.open.last_mut() else {
-            return Ok(());
-        };
-        if !std::mem::take(expects_key) {
-            return Ok(());
-        }
-        let key = if token.contains('\\') {
-            serde_json::from_str::<String>(&token).map_err(|_| "the result is no JSON".to_owned())?
-        } else {
-            token
-                .strip_prefix('"')
-                .and_then(|token| token.strip_suffix('"'))
-                .unwrap_or_default()
-                .to_owned()
-        };
-        if keys.insert(key) {
-            Ok(())
-        } else {
-            Err("the result holds an object that names a key twice (duplicate_key)".into())
-        }
-    }
-
-    fn number(&mut self) -> Result<(), String> {
-        let rest = self.bytes.get(self.at..).unwrap_or_default();
-        let belongs = |byte: &u8| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E');
-        let length = rest.iter().take_while(|byte| belongs(byte)).count();
-        let starts_infinity = rest.get(1) == Some(&b'I');
-        let token = self.token(length);
-        if starts_infinity {
-            return Err("the result holds a number that JSON does not have (NaN or infinity)".into());
-        }
-        let is_float = token.contains(['.', 'e', 'E']);
-        let fits = if is_float {
-            token.parse::<f64>().is_ok_and(f64::is_finite)
-        } else {
-            token.parse::<i64>().is_ok() || token.parse::<u64>().is_ok()
-        };
-        if fits {
-            Ok(())
-        } else {
-            Err("the result holds a number beyond 64 bits; return it as text".into())
-        }
+    let belongs = |byte: &&u8| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E');
+    let length = rest.iter().take_while(belongs).count();
+    let token = token(rest, length);
+    let fits = if token.contains(['.', 'e', 'E']) {
+        token.parse::<f64>().is_ok_and(f64::is_finite)
+    } else {
+        token.parse::<i64>().is_ok() || token.parse::<u64>().is_ok()
+    };
+    if fits {
+        Ok(length)
+    } else {
+        Err("the result holds a number beyond 64 bits; return it as text".into())
     }
 }
 
@@ -208,6 +169,17 @@ mod tests {
         assert!(check(vec![b'"', 0xff, b'"']).unwrap_err().contains("UTF-8"));
         assert!(problem(&"[".repeat(DEPTH + 1)).contains("depth"));
         assert!(problem(&"[".repeat(1_000_000)).contains("depth"));
+    }
+
+    #[test]
+    fn values_and_keys_are_counted() {
+        for (item, of_item) in [("[],", 1), ("1,", 1), ("true,", 1), (r#"{"a":null},"#, 3)] {
+            let fits = NODES / of_item - 1;
+            let text = |count: usize| format!("[{}0]", item.repeat(count));
+            let most = text(fits - 1);
+            assert!(check(most.into_bytes()).is_ok(), "{item}");
+            assert!(problem(&text(fits + 1)).contains("nodes"), "{item}");
+        }
     }
 
     #[test]

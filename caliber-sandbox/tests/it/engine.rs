@@ -203,6 +203,17 @@ fn a_result_beyond_the_limit_is_refused_by_its_length() {
 }
 
 #[test]
+fn a_result_of_too_many_values_is_refused() {
+    both_ways(
+        "def run(count): return [[]] * count",
+        r#"{"count":1000000}"#,
+        |outcome| {
+            assert!(invalid(outcome).contains("nodes"), "{outcome:?}");
+        },
+    );
+}
+
+#[test]
 fn everything_raised_is_an_error_of_the_tool() {
     for (statement, expected) in [
         ("raise ValueError('no')", "ValueError"),

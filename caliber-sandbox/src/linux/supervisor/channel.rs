@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::super::output::redacted;
 use super::super::protocol::{Frame, Said, Told, Violation, frame, new_nonce};
-use super::super::value;
+use super::answer::End;
 use super::run::{Job, Owner, Progress, Run, Speech};
 use super::wire::Read;
 use super::{Part, SETTLE, Supervisor, Token, failed};
@@ -155,7 +155,7 @@ impl Supervisor {
         };
         if let Err(violation) = read {
             let status = status_of(violation, run.limits.result_bytes);
-            self.finish(id, Ok(status));
+            self.finish(id, Ok(status.into()));
             return;
         }
         if run.progress == Progress::Ready {
@@ -166,8 +166,8 @@ impl Supervisor {
             return;
         };
         if run.many && run.end.is_some() && read != Ok(Read::Closed) {
-            if let Some(status) = run.end.take() {
-                self.finish_one_of_many(id, status);
+            if let Some(end) = run.end.take() {
+                self.finish_one_of_many(id, end);
             }
             return;
         }
@@ -176,7 +176,7 @@ impl Supervisor {
                 self.poller.remove(&channel);
             }
             match run.end.take() {
-                Some(status) => self.finish(id, Ok(status)),
+                Some(end) => self.finish(id, Ok(end)),
                 // How it ended is known when it has ended.
                 None => self.run_may_have_ended(id),
             }
@@ -202,7 +202,7 @@ impl Supervisor {
                 !too_large(value)
             });
             if too_large(value) {
-                self.finish(id, Ok(RunStatus::ResultTooLarge { limit }));
+                self.finish(id, Ok(RunStatus::ResultTooLarge { limit }.into()));
             } else if read == Read::Closed {
                 self.poller.remove(reader);
             }
@@ -311,21 +311,16 @@ fn hear(run: &mut Run, frame: Frame) -> Result<(), Violation> {
             run.progress = Progress::Ready;
             run.ready = Some(Instant::now());
         }
-        (Said::Result, Progress::Called) => run.end = Some(result_of(frame.payload)),
+        (Said::Result, Progress::Called) => run.end = Some(End::Value(frame.payload)),
         (Said::Result, Progress::Greeted) if run.speech == Speech::Look => {
-            run.end = Some(result_of(frame.payload));
+            run.end = Some(End::Value(frame.payload));
         }
-        (Said::Error, Progress::Greeted | Progress::Called) => run.end = Some(error_of(run, &frame.payload)),
+        (Said::Error, Progress::Greeted | Progress::Called) => {
+            run.end = Some(error_of(run, &frame.payload).into())
+        }
         _ => return Err(ORDER),
     }
     Ok(())
-}
-
-pub(super) fn result_of(payload: Vec<u8>) -> RunStatus {
-    match value::check(payload) {
-        Ok(value) => RunStatus::Ok { value },
-        Err(problem) => RunStatus::ResultInvalid { problem },
-    }
 }
 
 fn error_of(run: &Run, payload: &[u8]) -> RunStatus {

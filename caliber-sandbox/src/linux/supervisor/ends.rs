@@ -5,13 +5,14 @@ use std::time::Instant;
 use caliber_core::Error;
 use caliber_core::sandbox::{ExecutionMode, Exit, Phase, Resource, RunStatus, Usage};
 
-use super::channel::{not_set_up, result_of};
+use super::answer::{Answer, End};
+use super::channel::not_set_up;
 use super::run::{Owner, Progress, Run, Speech};
 use super::{Leaving, Part, SETTLE, Supervisor, Token, exit_of, zygote};
 
 impl Supervisor {
     /// Answers the call of a run, kills its processes, and lets it go.
-    pub(super) fn finish(&mut self, id: u64, end: Result<RunStatus, Error>) {
+    pub(super) fn finish(&mut self, id: u64, end: Result<End, Error>) {
         let Some(mut run) = self.runs.remove(&id) else {
             return;
         };
@@ -33,8 +34,7 @@ impl Supervisor {
             zygote.last_used = Instant::now();
         }
         if let Some(job) = job {
-            let answer =
-                end.map(|status| run.outcome(status, &self.shared.settings, &self.shared.layers, usage));
+            let answer = end.map(|end| run.answer(end, &self.shared.settings, &self.shared.layers, usage));
             (job.reply)(answer);
         }
         let key = run.key.clone();
@@ -43,7 +43,7 @@ impl Supervisor {
     }
 
     /// Answers the call of a process that serves further ones.
-    pub(super) fn finish_one_of_many(&mut self, id: u64, status: RunStatus) {
+    pub(super) fn finish_one_of_many(&mut self, id: u64, end: End) {
         let Some(run) = self.runs.get_mut(&id) else {
             return;
         };
@@ -53,7 +53,7 @@ impl Supervisor {
         let Some(job) = run.job.take() else {
             return;
         };
-        let outcome = run.outcome(status, &self.shared.settings, &self.shared.layers, usage);
+        let answer = run.answer(end, &self.shared.settings, &self.shared.layers, usage);
         run.progress = Progress::Ready;
         run.called = None;
         run.settle_at = None;
@@ -63,7 +63,7 @@ impl Supervisor {
         run.stderr.capture = super::super::output::Capture::new(self.shared.settings.output_bytes);
         self.active = self.active.saturating_sub(1);
         let key = run.key.clone();
-        (job.reply)(Ok(outcome));
+        (job.reply)(Ok(answer));
         self.standby.entry(key).or_default().push_back(id);
         while self.kept() > self.shared.settings.zygotes && self.end_least_used() {}
     }
@@ -210,12 +210,12 @@ impl Supervisor {
             run.stdout_value();
             let limit = run.limits.result_bytes;
             let value = std::mem::take(&mut run.value);
-            let status = if value.len() as u64 > limit {
-                RunStatus::ResultTooLarge { limit }
+            let end = if value.len() as u64 > limit {
+                RunStatus::ResultTooLarge { limit }.into()
             } else {
-                result_of(value)
+                End::Value(value)
             };
-            self.finish(id, Ok(status));
+            self.finish(id, Ok(end));
             return;
         }
         let usage = run.group.as_ref().map(super::Group::usage).unwrap_or_default();
@@ -247,7 +247,7 @@ impl Supervisor {
                 exit,
             }
         };
-        self.finish(id, Ok(status));
+        self.finish(id, Ok(status.into()));
     }
 
     /// A forked call was collected by the process that made it.
@@ -296,7 +296,7 @@ impl Supervisor {
             Phase::Queue => Phase::Spawn,
             phase => phase,
         };
-        self.finish(id, Ok(RunStatus::DeadlineExceeded { phase }));
+        self.finish(id, Ok(RunStatus::DeadlineExceeded { phase }.into()));
     }
 
     /// Ends a zygote; those that wait for it get the outcome.
@@ -319,11 +319,7 @@ impl Supervisor {
     }
 
     /// Kills a zygote with all its calls. Those that wait for it get `answer`; those that run end by it.
-    pub(super) fn end_zygote(
-        &mut self,
-        id: u64,
-        answer: &dyn Fn() -> Result<caliber_core::sandbox::RunOutcome, Error>,
-    ) {
+    pub(super) fn end_zygote(&mut self, id: u64, answer: &dyn Fn() -> Result<Answer, Error>) {
         let Some(zygote) = self.zygotes.remove(&id) else {
             return;
         };

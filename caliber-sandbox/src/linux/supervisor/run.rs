@@ -13,12 +13,13 @@ use super::super::cgroup::Group;
 use super::super::layers::Layers;
 use super::super::protocol::{FrameReader, Nonce};
 use super::super::spawn::{Child, Starting};
+use super::answer::{Answer, End};
 use super::wire::{Outbound, Stream};
 use super::zygote::Key;
 use crate::settings::{Limits, SandboxSettings};
 
 /// What is done when a job has its answer.
-pub(crate) type Reply = Box<dyn FnOnce(Result<RunOutcome>) + Send>;
+pub(crate) type Reply = Box<dyn FnOnce(Result<Answer>) + Send>;
 
 /// One call that somebody waits for.
 pub(crate) struct Job {
@@ -107,7 +108,7 @@ pub(super) struct Run {
     /// The result of a native program that writes JSON.
     pub(super) value: Vec<u8>,
     /// The one frame that ends a call, when it came.
-    pub(super) end: Option<RunStatus>,
+    pub(super) end: Option<End>,
     /// When a run that has its end is not waited for any longer.
     pub(super) settle_at: Option<Instant>,
     pub(super) group: Option<Group>,
@@ -185,14 +186,14 @@ impl Run {
         }
     }
 
-    /// The outcome of the call, made once.
-    pub(super) fn outcome(
+    /// The answer to the call, made once.
+    pub(super) fn answer(
         &mut self,
-        status: RunStatus,
+        end: End,
         settings: &SandboxSettings,
         layers: &Layers,
         usage: Usage,
-    ) -> RunOutcome {
+    ) -> Answer {
         let mut unenforced = layers.unenforced.clone();
         let isolation = Guarantee::CallIsolation;
         let shares = self.mode == ExecutionMode::Persistent && settings.required.contains(&isolation);
@@ -202,8 +203,8 @@ impl Run {
         let now = Instant::now();
         let called = self.called.unwrap_or(now);
         let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-        RunOutcome {
-            status,
+        Answer {
+            end,
             stdout: self.stdout.capture.finish(),
             stderr: self.stderr.capture.finish(),
             mode: self.mode,
@@ -217,14 +218,10 @@ impl Run {
     }
 }
 
-/// The outcome of a call that no process was made for.
-pub(super) fn without_process(
-    status: RunStatus,
-    mode: ExecutionMode,
-    unenforced: &[Guarantee],
-) -> RunOutcome {
-    RunOutcome {
-        status,
+/// The answer to a call that no process was made for.
+pub(super) fn without_process(status: RunStatus, mode: ExecutionMode, unenforced: &[Guarantee]) -> Answer {
+    Answer {
+        end: status.into(),
         stdout: Captured::default(),
         stderr: Captured::default(),
         mode,
