@@ -403,6 +403,23 @@ fn secrets_reach_their_call_and_nothing_else() {
     with.secrets = vec![("TOKEN".into(), SecretText::new("hunter2-hunter2"))];
     let outcome = rig.run(with);
     assert!(!format!("{outcome:?}").contains("hunter2"), "{outcome:?}");
+    // Nor as the name of what was raised, nor where a long text is cut.
+    for before in [0, 190, 4090, 8190] {
+        let source = format!(
+            "import caliber_secrets\ndef run():\n    text = {before} * 'x' + caliber_secrets.get('TOKEN')\n    \
+             raise type(text, (Exception,), {{}})(text) from None"
+        );
+        let mut with = request(&rig.python(&source), "{}");
+        with.secrets = vec![secret("TOKEN", "hunter2-hunter2")];
+        let outcome = rig.run(with);
+        let RunStatus::ToolError { error_type, message } = &outcome.status else {
+            panic!("{outcome:?}");
+        };
+        assert!(
+            !error_type.contains("hun") && !message.contains("hun"),
+            "{outcome:?}"
+        );
+    }
 }
 
 #[test]

@@ -342,8 +342,9 @@ pub(super) fn error_status(
             problem: "the frame with the error cannot be read".into(),
         };
     };
-    let message = redacted(&bounded(problem.message, MESSAGE), secrets);
-    let error_type = bounded(problem.error_type, 256);
+    // Cut last: the beginning of a secret that was cut would not be found. A frame with an error is bounded.
+    let message = bounded(redacted(&problem.message, secrets), MESSAGE);
+    let error_type = bounded(redacted(&problem.error_type, secrets), 256);
     if problem.kind == "invalid" {
         RunStatus::ResultInvalid {
             problem: format!("the result cannot be written as JSON: {error_type}: {message}"),
@@ -378,4 +379,26 @@ pub(super) fn not_set_up(mode: ExecutionMode, exit: Exit) -> Error {
         format!("the {what} ended {how} before it was set up; the tool did not run"),
     )
     .with_reason(ReasonCode::SandboxFailed)
+}
+
+#[cfg(test)]
+mod tests {
+    use caliber_core::secret::SecretText;
+
+    use super::*;
+
+    #[test]
+    fn an_error_names_no_secret_however_it_is_cut() {
+        let secrets = [("TOKEN".to_owned(), SecretText::new("hunter2-hunter2"))];
+        for kind in ["tool", "invalid"] {
+            for before in [0, 250, MESSAGE - 7] {
+                let text = format!("{}hunter2-hunter2", "x".repeat(before));
+                let payload = serde_json::json!({ "kind": kind, "type": text, "message": text });
+                let status = error_status(payload.to_string().as_bytes(), &secrets);
+                let shown = format!("{status:?}");
+                assert!(!shown.contains("hunter2"), "{shown}");
+                assert!(shown.contains("xxx") || shown.contains("[secret]"), "{shown}");
+            }
+        }
+    }
 }
