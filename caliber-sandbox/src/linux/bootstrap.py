@@ -156,7 +156,12 @@ def load(setup):
     sys.path.extend(setup["paths"])
     name = setup["module"]
     __import__(name)
-    function = getattr(sys.modules[name], setup["callable"])
+    module = sys.modules[name]
+    # The interpreter's own modules come first on the path. What runs has to be what was registered.
+    file = getattr(module, "__file__", None) or ""
+    if not any(file.startswith(root.rstrip("/") + "/") for root in setup["paths"][: setup["sources"]]):
+        raise ImportError(f"the module {name} is not of the tool's source: another one of that name comes first, or it has no file")
+    function = getattr(module, setup["callable"])
     if not callable(function):
         raise TypeError(f"{setup['callable']} of {name} cannot be called")
     return function

@@ -265,6 +265,23 @@ fn a_module_that_cannot_be_imported_is_an_error_of_the_tool() {
 }
 
 #[test]
+fn a_module_of_the_interpreter_is_not_taken_for_that_of_the_tool() {
+    let rig = Rig::new();
+    for (module, callable) in [("json", "dumps"), ("platform", "system"), ("posix", "getpid")] {
+        let program = rig.python_named(module, callable, &format!("def {callable}(*all): return 'ours'"));
+        for preference in [ExecutionPreference::Cold, ExecutionPreference::Isolated] {
+            let mut request = request(&program, "{}");
+            request.preference = preference;
+            let outcome = rig.run(request);
+            assert_eq!(error_type(&outcome), "ImportError", "{module}: {outcome:?}");
+        }
+    }
+    // One that the interpreter does not have loaded, and that is the tool's own.
+    let program = rig.python_named("jsonish", "dumps", "def dumps(): return 'ours'");
+    assert_eq!(value(&rig.run(request(&program, "{}"))), r#""ours""#);
+}
+
+#[test]
 fn a_process_that_ends_without_a_result_is_no_success() {
     for (statement, expected) in [
         ("os._exit(0)", Exit::Code(0)),

@@ -76,14 +76,19 @@ impl Rig {
 
     /// A module `tool` with this text, and its callable `run`.
     pub(crate) fn python(&self, source: &str) -> Arc<PinnedProgram> {
+        self.python_named("tool", "run", source)
+    }
+
+    /// A module of this name with this text, and this callable of it.
+    pub(crate) fn python_named(&self, module: &str, callable: &str, source: &str) -> Arc<PinnedProgram> {
         let root = tempfile::Builder::new()
             .tempdir_in(self.folder.path())
             .unwrap()
             .keep();
-        std::fs::write(root.join("tool.py"), source).unwrap();
+        std::fs::write(root.join(format!("{module}.py")), source).unwrap();
         self.pin(&Program::Python {
-            module_path: "tool".into(),
-            callable_name: "run".into(),
+            module_path: module.into(),
+            callable_name: callable.into(),
             source_roots: vec![root.canonicalize().unwrap()],
             package_roots: Vec::new(),
         })

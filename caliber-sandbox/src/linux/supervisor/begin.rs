@@ -344,19 +344,22 @@ impl Supervisor {
     }
 
     fn setup(&self, mode: &str, program: &PinnedProgram) -> serde_json::Value {
-        let (module, callable) = match &program.program {
+        let (module, callable, sources) = match &program.program {
             Program::Python {
                 module_path,
                 callable_name,
+                source_roots,
                 ..
-            } => (module_path.as_str(), callable_name.as_str()),
-            _ => ("", ""),
+            } => (module_path.as_str(), callable_name.as_str(), source_roots.len()),
+            _ => ("", "", 0),
         };
         serde_json::json!({
             "mode": mode,
             "module": module,
             "callable": callable,
             "paths": tool::import_paths(&program.program, &self.shared.layers, &self.shared.settings, program),
+            // How many of them are source roots; packages follow.
+            "sources": sources,
             "source_limit": self.shared.settings.output_bytes,
         })
     }
