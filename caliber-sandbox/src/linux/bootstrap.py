@@ -161,7 +161,9 @@ def load(setup):
     file = getattr(module, "__file__", None) or ""
     if not any(file.startswith(root.rstrip("/") + "/") for root in setup["paths"][: setup["sources"]]):
         raise ImportError(f"the module {name} is not of the tool's source: another one of that name comes first, or it has no file")
-    function = getattr(module, setup["callable"])
+    function = module
+    for part in setup["callable"].split("."):
+        function = getattr(function, part)
     if not callable(function):
         raise TypeError(f"{setup['callable']} of {name} cannot be called")
     return function

@@ -265,6 +265,20 @@ fn a_module_that_cannot_be_imported_is_an_error_of_the_tool() {
 }
 
 #[test]
+fn a_callable_may_be_a_part_of_something() {
+    let rig = Rig::new();
+    let source = "class Tool:\n    class Inner:\n        @staticmethod\n        def go(a): return a + 1\n";
+    let program = rig.python_named("tool", "Tool.Inner.go", source);
+    for preference in [ExecutionPreference::Cold, ExecutionPreference::Isolated] {
+        let mut request = request(&program, r#"{"a":1}"#);
+        request.preference = preference;
+        assert_eq!(value(&rig.run(request)), "2");
+    }
+    let missing = rig.python_named("tool", "Tool.go", source);
+    assert_eq!(error_type(&rig.run(request(&missing, "{}"))), "AttributeError");
+}
+
+#[test]
 fn a_module_of_the_interpreter_is_not_taken_for_that_of_the_tool() {
     let rig = Rig::new();
     for (module, callable) in [("json", "dumps"), ("platform", "system"), ("posix", "getpid")] {
