@@ -107,9 +107,11 @@ pub enum Program {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NativeProtocol {
-    /// The sandbox's frames on descriptor 3.
+    /// The sandbox's frames on descriptor 3; the secrets of a call are in its frame.
     Framed,
-    /// One JSON value on standard input, one on standard output.
+    /// One JSON value on standard input, one on standard output. Its secrets have no other way than the environment of
+    /// the program, as `CALIBER_SECRET_` and their name: what it starts inherits them, and the programs of this one call
+    /// see them in `/proc`. With [`Framed`](Self::Framed) they are in the frame of the call.
     Json,
 }
 

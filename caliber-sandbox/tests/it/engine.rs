@@ -679,6 +679,14 @@ fn native_programs_speak_json_or_frames() {
     let mut with = request(&secretive, "{}");
     with.secrets = vec![secret("TOKEN", "hunter2-hunter2")];
     assert_eq!(rig.run(with).stderr.text, "\"[secret]\"");
+    let framed = shell("env >&2", NativeProtocol::Framed);
+    let mut with = request(&framed, "{}");
+    with.secrets = vec![secret("TOKEN", "hunter2-hunter2")];
+    let environment = rig.run(with).stderr.text;
+    assert!(
+        environment.contains("TMPDIR") && !environment.contains("CALIBER_SECRET"),
+        "{environment}"
+    );
     let silent = shell("exit 0", NativeProtocol::Framed);
     assert_eq!(
         rig.run(request(&silent, "{}")).status,

@@ -195,8 +195,10 @@ impl Supervisor {
         let interpreter = &self.shared.interpreter;
         let confinement = match speech {
             Speech::Frames | Speech::Json => {
+                // A program with frames finds them in the frame of its call. Whoever reads plain JSON has no other place.
                 let secrets = job
                     .map(|(job, _)| job.request.secrets.as_slice())
+                    .filter(|_| speech == Speech::Json)
                     .unwrap_or_default();
                 let variables = secrets
                     .iter()
