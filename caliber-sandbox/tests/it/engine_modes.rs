@@ -188,6 +188,40 @@ fn one_process_for_many_calls_is_an_exception_that_is_asked_for_and_allowed() {
 }
 
 #[test]
+fn a_late_word_of_one_call_is_not_of_the_next() {
+    let rig = Rig::with(|settings| {
+        settings.allow_persistent = true;
+        settings.required = vec![Guarantee::Net];
+    });
+    let program = rig.python(
+        "import sys, threading, time\nsaid = []\ndef late():\n    time.sleep(0.2)\n    \
+         for stream in (sys.stdout, sys.stderr): print('late', file=stream)\n    said.append(1)\n\
+         def run(start=False):\n    if start: threading.Thread(target=late).start()\n    return len(said)",
+    );
+    let call = |arguments: &str| {
+        let mut request = request(&program, arguments);
+        request.preference = ExecutionPreference::Persistent;
+        rig.run(request)
+    };
+    assert_eq!(value(&call(r#"{"start":true}"#)), "0");
+    let until = Instant::now() + LONG;
+    loop {
+        std::thread::sleep(Duration::from_secs(1));
+        let outcome = call("{}");
+        assert_eq!(
+            (outcome.stdout.text.as_str(), outcome.stderr.text.as_str()),
+            ("", "")
+        );
+        // Also where nobody requires it.
+        assert_eq!(outcome.unenforced, [Guarantee::CallIsolation]);
+        if value(&outcome) == "1" {
+            break;
+        }
+        assert!(Instant::now() < until, "nothing was said");
+    }
+}
+
+#[test]
 fn projects_and_limits_do_not_meet_in_one_process() {
     let rig = Rig::new();
     let program = rig.python("import time\nstamp = time.monotonic_ns()\ndef run(): return stamp");

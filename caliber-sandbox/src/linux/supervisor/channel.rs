@@ -8,7 +8,7 @@ use caliber_core::sandbox::{ExecutionMode, Exit, RunStatus};
 use caliber_core::{Error, ErrorKind};
 use serde::Deserialize;
 
-use super::super::output::redacted;
+use super::super::output::{Capture, redacted};
 use super::super::protocol::{Frame, Said, Told, Violation, frame, new_nonce};
 use super::answer::End;
 use super::run::{Job, Owner, Progress, Run, Speech};
@@ -31,9 +31,17 @@ impl Supervisor {
     /// Gives a process its job.
     pub(super) fn assign(&mut self, id: u64, job: Job) {
         let cpu = self.cpu_seconds(&job);
+        let output = self.shared.settings.output_bytes;
         let Some(run) = self.runs.get_mut(&id) else {
             return;
         };
+        if run.many {
+            // What it wrote after its last answer is of no call.
+            for stream in [&mut run.stdout, &mut run.stderr] {
+                stream.drain();
+                stream.capture = Capture::new(output);
+            }
+        }
         run.stdout.capture.redact(&job.request.secrets);
         run.stderr.capture.redact(&job.request.secrets);
         run.since = job.since.unwrap_or_else(Instant::now);

@@ -34,7 +34,7 @@ impl Supervisor {
             zygote.last_used = Instant::now();
         }
         if let Some(job) = job {
-            let answer = end.map(|end| run.answer(end, &self.shared.settings, &self.shared.layers, usage));
+            let answer = end.map(|end| run.answer(end, &self.shared.layers, usage));
             (job.reply)(answer);
         }
         let key = run.key.clone();
@@ -53,7 +53,7 @@ impl Supervisor {
         let Some(job) = run.job.take() else {
             return;
         };
-        let answer = run.answer(end, &self.shared.settings, &self.shared.layers, usage);
+        let answer = run.answer(end, &self.shared.layers, usage);
         run.progress = Progress::Ready;
         run.called = None;
         run.settle_at = None;

@@ -16,7 +16,7 @@ use super::super::spawn::{Child, Starting};
 use super::answer::{Answer, End};
 use super::wire::{Outbound, Stream};
 use super::zygote::Key;
-use crate::settings::{Limits, SandboxSettings};
+use crate::settings::Limits;
 
 /// What is done when a job has its answer.
 pub(crate) type Reply = Box<dyn FnOnce(Result<Answer>) + Send>;
@@ -187,17 +187,11 @@ impl Run {
     }
 
     /// The answer to the call, made once.
-    pub(super) fn answer(
-        &mut self,
-        end: End,
-        settings: &SandboxSettings,
-        layers: &Layers,
-        usage: Usage,
-    ) -> Answer {
+    pub(super) fn answer(&mut self, end: End, layers: &Layers, usage: Usage) -> Answer {
         let mut unenforced = layers.unenforced.clone();
         let isolation = Guarantee::CallIsolation;
-        let shares = self.mode == ExecutionMode::Persistent && settings.required.contains(&isolation);
-        if shares && !unenforced.contains(&isolation) {
+        // Whatever is required: it was asked for, and the outcome says what it cost.
+        if self.mode == ExecutionMode::Persistent && !unenforced.contains(&isolation) {
             unenforced.push(isolation);
         }
         let now = Instant::now();
