@@ -67,6 +67,7 @@ impl LocalSandbox {
             interpreter,
             ..
         } = probe::probe(&settings, snapshots.as_ref().err());
+        report::warn_of_unenforced(&report);
         let snapshots = match snapshots {
             Ok(store) => Some(Arc::new(store)),
             Err(error) if error.kind() == ErrorKind::Invalid => return Err(error),

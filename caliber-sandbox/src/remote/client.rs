@@ -128,6 +128,10 @@ impl Service {
             Err(error) => Err((Arc::new(unreached(&self.settings, error.message())), error)),
         };
         let (Ok(report) | Err((report, _))) = &answer;
+        let before = self.known();
+        if !before.answered || before.report.missing() != report.missing() {
+            report::warn_of_unenforced(report);
+        }
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = Known {
             report: Arc::clone(report),
             at: Instant::now(),
