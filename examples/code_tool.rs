@@ -65,7 +65,7 @@ async fn tell(folder: &std::path::Path) -> Result<(), Box<dyn Error>> {
     }
 
     println!(
-        "1. register two versions of `words` and one of `leak`; their source is copied, and nothing is run"
+        "1. register two versions of `words` and one of `leak`; their source is copied, and imported once in the sandbox"
     );
     for (name, version, callable) in [
         ("words", "1.0.0", "count"),

@@ -52,8 +52,8 @@ pub(crate) async fn list(
 
 /// Register a version of a code tool
 ///
-/// In the project of the request. Its source is read once and kept: what runs later is that copy. Nothing of it is
-/// imported or run. Needs `admin`.
+/// In the project of the request. Its source is read once and kept: what runs later is that copy. A module
+/// is imported once, in the sandbox, to see that the callable is there; it is not called. Needs `admin`.
 #[utoipa::path(
     post, path = "/tools", tag = "code tools", operation_id = "register_code_tool", request_body = CodeToolInput,
     responses(

@@ -25,7 +25,8 @@ const SCHEMA_BYTES: usize = 1 << 20;
 
 /// Register a version of a code tool: a Python callable, or an executable.
 ///
-/// Its source is read once and kept; what runs later is that copy. Nothing of it is imported or run by this.
+/// Its source is read once and kept; what runs later is that copy. A module is imported
+/// once, in the sandbox, to see that the callable is there; it is not called.
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("program").required(true).args(["callable", "executable"])))]
 pub(crate) struct Register {
