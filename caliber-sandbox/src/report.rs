@@ -59,9 +59,7 @@ mod tests {
 
     fn log_of(report: &SandboxReport) -> String {
         let (mut reader, writer) = std::io::pipe().unwrap();
-        let log = tracing_subscriber::fmt()
-            .with_writer(Mutex::new(writer))
-            .finish();
+        let log = tracing_subscriber::fmt().with_writer(Mutex::new(writer)).finish();
         tracing::subscriber::with_default(log, || warn_of_unenforced(report));
         let mut text = String::new();
         reader.read_to_string(&mut text).unwrap();

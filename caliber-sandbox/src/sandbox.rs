@@ -59,7 +59,7 @@ impl LocalSandbox {
     }
 
     fn start_blocking(settings: SandboxSettings) -> Result<Self> {
-        settings.pin.check()?;
+        settings.check(rustix::process::geteuid().is_root())?;
         let snapshots = SnapshotStore::open(&settings.snapshot_folder, settings.pin);
         let Probe {
             mut report,

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use caliber_core::sandbox::Guarantee;
 
+#[cfg(target_os = "linux")]
+mod check;
 mod launcher;
 mod pin;
 
@@ -25,7 +27,7 @@ pub struct SandboxSettings {
     /// The control group that the runs' groups are made in, as `/proc/self/cgroup` shows paths. Default: `None`, this
     /// process's own where that can be done.
     pub control_group: Option<PathBuf>,
-    /// Runs at once. Default: 8.
+    /// Runs at once. Default: 8; at most 4,096.
     pub places: usize,
     /// Runs that may wait for a place; what comes beyond is refused as busy. Default: 256.
     pub queue: usize,
@@ -51,9 +53,9 @@ pub struct SandboxSettings {
     /// calls apart; every outcome says so. Default: false.
     pub allow_persistent: bool,
     /// Processes with an imported module that are kept at once, over all tools; the least used one ends first. Zero:
-    /// every call starts an interpreter. Default: 16.
+    /// every call starts an interpreter. Default: 16; at most 4,096.
     pub zygotes: usize,
-    /// After how long without a call such a process ends. Default: 10 minutes.
+    /// After how long without a call such a process ends. Default: 10 minutes; at most 30 days.
     pub zygote_idle: Duration,
     /// After how many calls such a process is replaced, because the calls share its address layout and hash seed.
     /// Default: 10,000.
@@ -62,9 +64,10 @@ pub struct SandboxSettings {
     /// [`zygote_idle`](Self::zygote_idle). Zero: none. Default: 2.
     pub spares: usize,
     /// Where caliber runs as root: the first of the user (and group) ids that runs are given, one for each process at
-    /// once. They must belong to nobody. Default: 2,000,000,000.
+    /// once. They must belong to nobody; at least 65,536. Default: 2,000,000,000.
     pub first_uid: u32,
-    /// How many ids from [`first_uid`](Self::first_uid) on there are; at least `places + zygotes`. Default: 4,096.
+    /// How many ids from [`first_uid`](Self::first_uid) on there are: at least two for each place, and for each zygote one and
+    /// one for each of its [`spares`](Self::spares). Default: 4,096.
     pub uid_count: u32,
 }
 

@@ -60,9 +60,7 @@ impl Engine {
     ///
     /// As for [`start`](Self::start).
     pub fn start_with(settings: SandboxSettings, layers: Layers, interpreter: Interpreter) -> Result<Self> {
-        if !settings.snapshot_folder.is_absolute() {
-            return Err(Error::invalid("snapshot_folder", "must be an absolute path"));
-        }
+        settings.check(rustix::process::geteuid().is_root())?;
         let unavailable = |error: std::io::Error| {
             Error::new(
                 ErrorKind::Unavailable,
