@@ -18,7 +18,8 @@ pub enum Guarantee {
     Ipc,
     /// A tool sees no processes but its own.
     ProcVisibility,
-    /// When a call has ended, every process that it started has ended.
+    /// When a call has been answered, every process that it started has been killed; its place is given on when they have
+    /// ended.
     TreeKill,
     /// The memory of all processes of a call together is bounded.
     TreeMemory,
