@@ -108,10 +108,6 @@ pub enum Resource {
     Memory,
     /// Processor time.
     Cpu,
-    /// Processes and threads.
-    Processes,
-    /// The size of a file or of the scratch folder.
-    Disk,
 }
 
 /// How the process of a run was made.

@@ -437,8 +437,6 @@ fn told(status: RunStatus) -> Told {
                 match resource {
                     sandbox::Resource::Memory => "memory",
                     sandbox::Resource::Cpu => "processor time",
-                    sandbox::Resource::Processes => "processes and threads",
-                    sandbox::Resource::Disk => "disk space",
                 }
             ),
         ),

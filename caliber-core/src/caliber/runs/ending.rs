@@ -85,7 +85,5 @@ fn limited(resource: Resource) -> &'static str {
     match resource {
         Resource::Memory => "memory",
         Resource::Cpu => "processor time",
-        Resource::Processes => "processes",
-        Resource::Disk => "disk space",
     }
 }
