@@ -1,38 +1,12 @@
 //! What many calls leave behind: nothing. In a process of its own, where nothing else is counted.
 
-use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use caliber_core::clock::Deadline;
 use caliber_core::sandbox::{ExecutionPreference, RunStatus};
 
-use crate::support::{LONG, Rig, request, value};
-
-/// Where the process that was started for one test reads that it is the one.
-const ALONE: &str = "CALIBER_SANDBOX_TEST_ALONE";
-
-/// Whether this process was started for the one test; starts it otherwise, and waits.
-fn is_alone(test: &str) -> bool {
-    if std::env::var_os(ALONE).is_some() {
-        return true;
-    }
-    let temporary = tempfile::tempdir().unwrap();
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .env(ALONE, "1")
-        .env("TMPDIR", temporary.path())
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output.status.success(),
-        "{text}\n{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    assert!(text.contains("1 passed"), "{text}");
-    false
-}
+use crate::support::{LONG, Rig, is_alone, request, value};
 
 #[derive(Debug, PartialEq, Eq)]
 struct Left {

@@ -12,7 +12,7 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
 
-use crate::support::{LONG, request, value};
+use crate::support::{LONG, is_alone, request, value};
 
 /// Set in a copy of this binary that starts a sandbox under a container's filter and prints the report.
 const CONTAINED: &str = "CALIBER_SANDBOX_TEST_CONTAINED";
@@ -58,6 +58,16 @@ fn this_machine_enforces_what_is_required() {
         assert!(by(Guarantee::TreeMemory)[0].ends_with(":memory"));
         assert!(by(Guarantee::TreePids)[0].ends_with(":pids"));
     }
+}
+
+/// In a process of its own: what a probe lays out is named by the process, and other tests of this one probe, too.
+#[test]
+fn a_probe_leaves_nothing() {
+    if !is_alone("probe::a_probe_leaves_nothing") {
+        return;
+    }
+    let (settings, _folder) = settings();
+    assert_eq!(probe(&settings, None).report.problem, None);
     assert!(
         std::fs::read_dir("/tmp").unwrap().all(|entry| !entry
             .unwrap()

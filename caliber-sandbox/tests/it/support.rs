@@ -1,6 +1,7 @@
 //! A tool in a folder, pinned, and an engine with all layers.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -163,4 +164,29 @@ pub(crate) fn value(outcome: &RunOutcome) -> &str {
         RunStatus::Ok { value } => value.as_str(),
         other => panic!("{other:?}\n{}", outcome.stderr.text),
     }
+}
+
+/// Where the process that was started for one test reads that it is the one.
+const ALONE: &str = "CALIBER_SANDBOX_TEST_ALONE";
+
+/// Whether this process was started for the one test; starts it otherwise, and waits.
+pub(crate) fn is_alone(test: &str) -> bool {
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let temporary = tempfile::tempdir().unwrap();
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(ALONE, "1")
+        .env("TMPDIR", temporary.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success(),
+        "{text}\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(text.contains("1 passed"), "{text}");
+    false
 }
