@@ -65,6 +65,7 @@ impl LocalSandbox {
             mut report,
             layers,
             interpreter,
+            forks,
             ..
         } = probe::probe(&settings, snapshots.as_ref().err());
         report::warn_of_unenforced(&report);
@@ -79,6 +80,8 @@ impl LocalSandbox {
         // hold a place may have to wait there a moment.
         let settings = SandboxSettings {
             queue: settings.queue.max(settings.places),
+            // The report is about what was seen; calls that were not seen to hold it are not made.
+            zygotes: if forks { settings.zygotes } else { 0 },
             ..settings
         };
         let mut engine = None;

@@ -177,6 +177,14 @@ impl Engine {
         let _ = tokio::time::timeout_at(deadline.instant(), ended.wait_for(|ended| *ended)).await;
     }
 
+    /// Ends every child and itself, and waits for that.
+    pub(crate) fn end(mut self) {
+        let _ = self.shared.send(Command::Close);
+        if let Some(supervisor) = self.supervisor.take() {
+            let _ = supervisor.join();
+        }
+    }
+
     async fn submit(&self, request: RunRequest, look: bool) -> Result<RunOutcome> {
         let (sender, receiver) = oneshot::channel();
         let id = self.send(request, look, move |answer| {

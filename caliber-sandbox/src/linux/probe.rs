@@ -25,6 +25,7 @@ use crate::settings::{Limits, SandboxSettings};
 
 mod canary;
 mod findings;
+mod forked;
 mod host;
 mod remedy;
 
@@ -52,6 +53,9 @@ pub struct Probe {
     pub layers: Option<Layers>,
     /// The interpreter, where there is one.
     pub interpreter: Option<Interpreter>,
+    /// Whether calls may be forked from a process with the module imported: whether such a call was seen to hold what a
+    /// process of its own holds. What was not seen is not used.
+    pub forks: bool,
     /// Where control groups can be made.
     pub groups: Option<ControlGroups>,
 }
@@ -75,6 +79,7 @@ pub fn probe(settings: &SandboxSettings, snapshots: Option<&Error>) -> Probe {
         report,
         layers,
         interpreter,
+        forks: findings.forks,
         groups: findings.groups.take(),
     }
 }
@@ -238,6 +243,19 @@ impl Trial<'_> {
                     stage: Stage::Landlock,
                     errno: Errno::OPNOTSUPP,
                 });
+            }
+        }
+        if findings.plan.namespaces {
+            let layers = findings.plan.layers(findings.groups.is_some(), Vec::new());
+            match forked::try_calls(self, &layers) {
+                Ok(()) => findings.forks = true,
+                Err(problem) => {
+                    let problem = caliber_core::text::escaped(&problem, 500);
+                    tracing::warn!(
+                        problem,
+                        "calls are not forked here: one did not hold what it has to"
+                    );
+                }
             }
         }
         Ok(())

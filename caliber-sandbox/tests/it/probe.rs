@@ -46,6 +46,7 @@ fn this_machine_enforces_what_is_required() {
     assert!(report.interpreter.as_ref().unwrap().contains("Python 3."));
     let layers = probe.layers.unwrap();
     assert!(layers.namespaces && layers.seccomp && layers.unenforced.is_empty());
+    assert!(probe.forks, "no call was seen to be forked");
     let by = |guarantee| match state(report, guarantee) {
         Enforcement::Enforced { by } => by.clone(),
         other => panic!("{guarantee:?}: {other:?}"),

@@ -27,6 +27,8 @@ pub(crate) struct Findings {
     pub(crate) failed: Vec<Failed>,
     /// Why the copies of sources cannot be kept.
     pub(crate) snapshots: Option<String>,
+    /// Whether a forked call was seen to hold what it has to.
+    pub(crate) forks: bool,
     pub(crate) groups: Option<ControlGroups>,
     pub(crate) memory: Option<Result<String, Gap>>,
     pub(crate) processes: Option<Result<String, Gap>>,

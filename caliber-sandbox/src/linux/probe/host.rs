@@ -70,7 +70,7 @@ impl Host {
         }
         let source = snapshot::source_root(folder, &source_digest(), 0);
         fs::create_dir_all(&source)?;
-        fs::write(source.join("tool.py"), "")?;
+        fs::write(source.join("tool.py"), super::forked::TOOL)?;
         let path_socket = UnixListener::bind(folder.join("socket"))?;
         set(&folder.join("socket"), 0o666)?;
         // Everybody may do everything: what is refused is refused by the sandbox.
