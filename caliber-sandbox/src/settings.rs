@@ -40,10 +40,11 @@ pub struct SandboxSettings {
     /// How much of standard output, and of standard error, is kept: the beginning and the end, in bytes. The rest is
     /// read, counted and dropped. Default: 64 KiB.
     pub output_bytes: usize,
-    /// The longest run. Default: 30 seconds.
+    /// The longest run, start-up beyond its grace included, whatever its caller allows. Default: one hour, the most that a
+    /// tool may ask for; at most 30 days.
     pub timeout: Duration,
-    /// How long start-up and import may take before the clock of the run starts; zero: they spend the run's time.
-    /// Default: 15 seconds.
+    /// How long start-up and import may take before the clock of the run starts, whatever its caller allows; zero: they
+    /// spend the run's time. Default: 15 seconds; at most 30 days.
     pub startup_grace: Duration,
     /// The guarantees without which nothing runs. Default: [`Guarantee::DEFAULT_REQUIRED`].
     pub required: Vec<Guarantee>,
@@ -127,7 +128,7 @@ impl Default for SandboxSettings {
             limits: Limits::default(),
             ceiling: Limits::CEILING,
             output_bytes: 64 << 10,
-            timeout: Duration::from_secs(30),
+            timeout: Duration::from_secs(3600),
             startup_grace: Duration::from_secs(15),
             required: Guarantee::DEFAULT_REQUIRED.to_vec(),
             allow_unenforced: false,

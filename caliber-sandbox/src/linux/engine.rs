@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use caliber_core::clock::Deadline;
 use caliber_core::id::ProjectId;
@@ -207,14 +207,18 @@ impl Engine {
 
     fn send(
         &self,
-        request: RunRequest,
+        mut request: RunRequest,
         look: bool,
         reply: impl FnOnce(Result<Answer>) + Send + 'static,
     ) -> Result<u64> {
         let id = self.next_job.fetch_add(1, Ordering::Relaxed);
+        // Whoever asks, a service's clients included: what the settings allow at most.
+        let settings = &self.shared.settings;
+        request.startup_grace = request.startup_grace.min(settings.startup_grace);
+        let most = Instant::now() + settings.timeout;
         let job = Job {
             id,
-            deadline: request.deadline.instant().into_std(),
+            deadline: request.deadline.instant().into_std().min(most),
             since: None,
             request,
             look,

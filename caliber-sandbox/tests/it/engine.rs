@@ -493,6 +493,27 @@ fn deadlines_name_what_was_being_done() {
 }
 
 #[test]
+fn what_the_settings_allow_ends_before_what_a_caller_allows() {
+    let rig = Rig::with(|settings| {
+        settings.timeout = Duration::from_millis(400);
+        settings.startup_grace = Duration::ZERO;
+    });
+    let program = rig.python("import time\ndef run(): time.sleep(600)");
+    for preference in [ExecutionPreference::Cold, ExecutionPreference::Isolated] {
+        let mut request = request(&program, "{}");
+        request.preference = preference;
+        request.startup_grace = LONG;
+        let start = Instant::now();
+        let outcome = rig.run(request);
+        assert!(
+            matches!(outcome.status, RunStatus::DeadlineExceeded { .. }),
+            "{outcome:?}"
+        );
+        assert!(start.elapsed() < LONG / 2, "{outcome:?}");
+    }
+}
+
+#[test]
 fn start_up_has_a_clock_of_its_own_when_it_is_given_one() {
     let rig = Rig::new();
     let program = rig.python("import time\ntime.sleep(0.7)\ndef run(): return 1");
@@ -679,7 +700,7 @@ fn native_programs_speak_json_or_frames() {
     let mut with = request(&secretive, "{}");
     with.secrets = vec![secret("TOKEN", "hunter2-hunter2")];
     assert_eq!(rig.run(with).stderr.text, "\"[secret]\"");
-    let framed = shell("env >&2", NativeProtocol::Framed);
+    let framed = shell("export -p >&2", NativeProtocol::Framed);
     let mut with = request(&framed, "{}");
     with.secrets = vec![secret("TOKEN", "hunter2-hunter2")];
     let environment = rig.run(with).stderr.text;

@@ -368,6 +368,11 @@ pub(crate) const KEYS: &[Key] = &[
         |s| Box::new(&mut s.sandbox.local.queue),
     ),
     key(
+        "sandbox.timeout",
+        "the longest run, whatever its caller allows",
+        |s| Box::new(&mut s.sandbox.local.timeout),
+    ),
+    key(
         "sandbox.startup_grace",
         "how long start-up and import may take before the clock of a run starts; `0s` takes them from its time",
         |s| Box::new(&mut s.config.settings.startup_grace),
