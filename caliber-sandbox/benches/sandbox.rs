@@ -1,7 +1,7 @@
 //! What isolation costs: calls in every way of running, beside a plain `python3 -I` child that does the same round trip.
 //!
 //! `cargo bench -p caliber-sandbox --bench sandbox`, as root and as another user. With `heavy` as an argument numpy and
-//! pandas are installed into a temporary folder first, with the pip of the interpreter.
+//! pandas are installed into a temporary folder first, with the pip of the interpreter. It fails when a bound is missed.
 #![allow(
     clippy::expect_used,
     clippy::panic,
@@ -84,30 +84,70 @@ mod linux {
             bench.call(&engine, &light, ExecutionPreference::Isolated).1
         });
         let spare = bench.spares("spare", &light);
-        println!(
-            "cold / plain: {:.2}; plain / spare: {:.0}; zygote: {zygote:.2} ms",
-            cold / plain,
-            plain / spare
-        );
-        bench.throughput(&light);
+        let calls = bench.throughput(&light);
+        let fewest = if user == "root" { 700.0 } else { 500.0 };
+        let mut bounds = vec![
+            Bound::at_most("cold / plain", cold / plain, 1.2),
+            Bound::at_most("zygote, ms", zygote, 4.0),
+            Bound::at_most("spare, ms", spare, 1.0),
+            Bound::at_least("plain / spare", plain / spare, 40.0),
+            Bound::at_least("calls per second, two at once", calls, fewest),
+        ];
 
         if heavy {
-            let Some(packages) = bench.install() else {
-                println!("numpy and pandas could not be installed; no figures of a heavy module");
-                return;
-            };
+            let packages = bench
+                .install()
+                .expect("numpy and pandas could not be installed; leave out `heavy`");
             let heavy = bench.tool("heavy", HEAVY, vec![packages], 4 << 30);
             bench.row("heavy: plain child", 10, || bench.plain(&heavy));
             bench.row("heavy: cold, all layers", 10, || {
                 bench.call(&engine, &heavy, ExecutionPreference::Cold).1
             });
             bench.call(&engine, &heavy, ExecutionPreference::Isolated);
-            bench.row("heavy: zygote", 300, || {
+            let zygote = bench.row("heavy: zygote", 300, || {
                 let (mode, took) = bench.call(&engine, &heavy, ExecutionPreference::Isolated);
                 assert_eq!(mode, ExecutionMode::Zygote);
                 took
             });
-            bench.spares("heavy: spare", &heavy);
+            let spare = bench.spares("heavy: spare", &heavy);
+            bounds.push(Bound::at_most("heavy zygote, ms", zygote, 8.0));
+            bounds.push(Bound::at_most("heavy spare, ms", spare, 1.0));
+        }
+
+        println!();
+        bounds.iter().for_each(Bound::print);
+        if bounds.iter().any(|bound| !bound.holds) {
+            std::process::exit(1);
+        }
+    }
+
+    /// A figure that is promised, and whether it was kept in this run.
+    struct Bound {
+        text: String,
+        holds: bool,
+    }
+
+    impl Bound {
+        fn at_most(what: &str, figure: f64, most: f64) -> Self {
+            Self {
+                text: format!("{what:<30} {figure:>8.2}   at most {most}"),
+                holds: figure <= most,
+            }
+        }
+
+        fn at_least(what: &str, figure: f64, least: f64) -> Self {
+            Self {
+                text: format!("{what:<30} {figure:>8.2}   at least {least}"),
+                holds: figure >= least,
+            }
+        }
+
+        fn print(&self) {
+            println!(
+                "{:<56} {}",
+                self.text,
+                if self.holds { "holds" } else { "MISSED" }
+            );
         }
     }
 
@@ -226,7 +266,8 @@ mod linux {
             report(name, &mut times)
         }
 
-        fn throughput(&self, tool: &Tool) {
+        /// Isolated calls a second, two at once.
+        fn throughput(&self, tool: &Tool) -> f64 {
             let engine = self.engine(0, 2);
             self.call(&engine, tool, ExecutionPreference::Isolated);
             let begun = Instant::now();
@@ -246,10 +287,7 @@ mod linux {
                     .collect();
                 callers.into_iter().map(|caller| caller.join().unwrap()).sum()
             });
-            println!(
-                "isolated calls per second, two at once: {:.0}",
-                calls as f64 / begun.elapsed().as_secs_f64()
-            );
+            calls as f64 / begun.elapsed().as_secs_f64()
         }
 
         /// A folder with numpy and pandas.

@@ -53,8 +53,8 @@ pub struct SandboxSettings {
     /// Lets tools ask for [`Persistent`](caliber_core::sandbox::ExecutionPreference::Persistent), where nothing keeps
     /// calls apart; every outcome says so. Default: false.
     pub allow_persistent: bool,
-    /// Processes with an imported module that are kept at once, over all tools; the least used one ends first. Zero:
-    /// every call starts an interpreter. Default: 16; at most 4,096.
+    /// Processes that are kept for later calls at once, over all tools, whatever way they serve them; the least used one
+    /// ends first. Zero: every call starts an interpreter. Default: 16; at most 4,096.
     pub zygotes: usize,
     /// After how long without a call such a process ends. Default: 10 minutes; at most 30 days.
     pub zygote_idle: Duration,

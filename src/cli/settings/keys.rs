@@ -402,7 +402,7 @@ pub(crate) const KEYS: &[Key] = &[
     ),
     key(
         "sandbox.zygotes",
-        "processes with an imported module that are kept at once",
+        "processes that are kept for later calls at once, over all tools",
         |s| Box::new(&mut s.sandbox.local.zygotes),
     ),
     key(
