@@ -91,6 +91,10 @@ impl Installation {
         gateway.endpoints.isolation_prefix = policy.isolation.prefix.clone();
         // The launcher gives every child a private working directory; readiness must not say otherwise.
         policy.isolated_workdir = true;
+        #[cfg(feature = "sandbox")]
+        {
+            policy.namespaces = namespaces.is_some();
+        }
 
         let store = Store::open(store).await.map_err(Error::from)?;
         let registry = Arc::new(store.clone());

@@ -46,6 +46,8 @@ pub struct PolicySettings {
     /// Whether each process gets a fresh private working directory. Default: true. The launcher must be told
     /// the same.
     pub isolated_workdir: bool,
+    /// Whether the launcher starts each process in namespaces of its own; it tells itself what holds. Default: false.
+    pub namespaces: bool,
     /// The hosts that remote servers may have; exact, no wildcards. Default: `localhost`, `127.0.0.1`, `::1`, on
     /// every port. A sidecar of [`AddressRules::sidecars`] need not be named here.
     pub remote_hosts: Vec<RemoteHost>,
@@ -67,6 +69,7 @@ impl Default for PolicySettings {
             environment: Vec::new(),
             isolation: Isolation::default(),
             isolated_workdir: true,
+            namespaces: false,
             remote_hosts: RemoteHost::loopback(),
             allow_plain_http: false,
             addresses: AddressRules::default(),

@@ -17,7 +17,7 @@
 //!
 //! Left out, of the digest and of the copy, are `__pycache__` and `*.pyc`, which an interpreter would trust in place of
 //! the source, names that begin with a dot (the folders of version control and of virtual environments, files with
-//! secrets), and folders without files. A symbolic link or a special file is refused.
+//! secrets), the store itself, what [`SnapshotStore::leaving_out`] names, and folders without files. A symbolic link or a special file is refused.
 //!
 //! The digest of an executable is over `caliber executable 1\0` and the SHA-256 of its content. The digest of an
 //! environment is over `caliber environment 1\0`, the interpreter's name, and for each package root its path and a
@@ -27,6 +27,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
@@ -44,6 +45,7 @@ use rustix::io::Errno;
 
 mod copies;
 mod digest;
+mod executable;
 mod listing;
 mod module;
 mod source;
@@ -81,6 +83,8 @@ pub struct SnapshotStore {
     path: PathBuf,
     limits: PinLimits,
     folder: OwnedFd,
+    /// What no copy holds, links and `..` resolved; the store is the first.
+    left_out: Vec<PathBuf>,
     /// Copies that this process has read whole and found right, with the identity of their folder.
     checked: Mutex<HashMap<SourceDigest, Identity>>,
     /// When each environment was last found to be the one that was registered.
@@ -144,12 +148,20 @@ impl SnapshotStore {
             path: path.to_owned(),
             limits,
             folder,
+            left_out: vec![path.canonicalize().map_err(unusable)?],
             checked: Mutex::default(),
             environments: Mutex::new(LruCache::new(ENVIRONMENTS)),
             counter: AtomicU64::new(0),
         };
         store.sweep();
         Ok(store)
+    }
+
+    /// Leaves these files and folders out of every copy, where a source root holds them: the host's own, such as a
+    /// database and its keys. They do not have to be there yet.
+    pub fn leaving_out(mut self, paths: &[PathBuf]) -> Self {
+        self.left_out.extend(paths.iter().map(|path| resolved(path)));
+        self
     }
 
     /// Reads the source of `program`, keeps a copy of it, and names both it and what it runs on.
@@ -302,11 +314,11 @@ impl SnapshotStore {
                     }
                 }
                 for (index, root) in source_roots.iter().enumerate() {
-                    let own = &self.path;
-                    if root.starts_with(own) || own.starts_with(root) {
+                    let root = resolved(root);
+                    if self.left_out.iter().any(|own| root.starts_with(own)) {
                         return Err(Error::invalid(
                             format!("source_roots[{index}]"),
-                            "the folder overlaps the store of the copies; name another one",
+                            "the folder lies in the store of the copies; name the folder with the source",
                         ));
                     }
                 }
@@ -340,6 +352,7 @@ impl SnapshotStore {
                         .map(|into| tree::make_folder(into.folder.as_fd(), &root_name(index)))
                         .transpose()?;
                     let copy_at = copy.as_ref().map(AsFd::as_fd);
+                    reader.left_out = self.left_out_of(root);
                     reader.read_root(&field, root_number(index), from.as_fd(), copy_at)?;
                     if let Some(copy) = copy {
                         close_folder(&copy)?;
@@ -353,6 +366,7 @@ impl SnapshotStore {
                     let text = format!("{} is not executable", shown(&executable.to_string_lossy()));
                     return Err(Error::invalid("executable", text));
                 }
+                executable::check(&file, executable)?;
                 let copy = into
                     .map(|into| tree::make_file(into.folder.as_fd(), PROGRAM))
                     .transpose()?;
@@ -361,6 +375,16 @@ impl SnapshotStore {
             }
             _ => Err(Error::internal("the kind of program was checked before")),
         }
+    }
+
+    /// What is left out of a root, as paths in it.
+    fn left_out_of(&self, root: &Path) -> Vec<Vec<u8>> {
+        let root = resolved(root);
+        let inside = self
+            .left_out
+            .iter()
+            .filter_map(|path| path.strip_prefix(&root).ok());
+        inside.map(|path| path.as_os_str().as_bytes().to_vec()).collect()
     }
 
     fn environment(&self, program: &Program, interpreter: &str, stop: &Stop) -> Result<EnvironmentDigest> {
@@ -421,4 +445,17 @@ impl SnapshotStore {
             .map_err(gone)?;
         module::find(&roots, module_path)
     }
+}
+
+/// A path without links and `..`, also of a file that is not there while its folder is; else as it was given.
+fn resolved(path: &Path) -> PathBuf {
+    if let Ok(whole) = path.canonicalize() {
+        return whole;
+    }
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+        return path.to_owned();
+    };
+    folder
+        .canonicalize()
+        .map_or_else(|_| path.to_owned(), |folder| folder.join(name))
 }

@@ -70,7 +70,7 @@ impl LocalSandbox {
         } = probe::probe(&settings, snapshots.as_ref().err());
         report::warn_of_unenforced(&report);
         let snapshots = match snapshots {
-            Ok(store) => Some(Arc::new(store)),
+            Ok(store) => Some(Arc::new(store.leaving_out(&settings.left_out))),
             Err(error) if error.kind() == ErrorKind::Invalid => return Err(error),
             Err(_) => None,
         };

@@ -22,6 +22,9 @@ pub struct SandboxSettings {
     /// Where the private copies of pinned programs are kept; made with mode 0700 when it is missing. It must lie on a
     /// file system that the sandbox may show to a tool read-only. Default: `/var/lib/caliber/snapshots`.
     pub snapshot_folder: PathBuf,
+    /// Files and folders that no copy holds, where a source lies around them: the host's own, such as its database and
+    /// keys. Default: none beside the folder of the copies.
+    pub left_out: Vec<PathBuf>,
     /// How much source is read and kept.
     pub pin: PinLimits,
     /// The control group that the runs' groups are made in, as `/proc/self/cgroup` shows paths. Default: `None`, this
@@ -120,6 +123,7 @@ impl Default for SandboxSettings {
         Self {
             interpreter: PathBuf::from("/usr/bin/python3"),
             snapshot_folder: PathBuf::from("/var/lib/caliber/snapshots"),
+            left_out: Vec::new(),
             pin: PinLimits::default(),
             control_group: None,
             places: 8,

@@ -249,7 +249,8 @@ pub(crate) fn hint(exit: Exit, reason: Option<ReasonCode>, approval: Option<&str
         let text = format!(
             "an approver, who is not the caller, decides with `caliber approvals approve {approval}`; then make the \
              same call with `--approval {approval}`. Whoever is alone with an installation, as its administrator: \
-             `--break-glass REASON` for this call, or `caliber tools classify ... --waive-approval REASON` for the tool"
+             `--break-glass REASON` for this call; or for good `--waive-approval REASON`, with `caliber tools classify` for the \
+             tool of a server, with `caliber tools register` and a new version for a code tool"
         );
         return Some(text.into());
     }
@@ -264,7 +265,9 @@ pub(crate) fn hint(exit: Exit, reason: Option<ReasonCode>, approval: Option<&str
         (_, Some(ReasonCode::ToolUnknown)) => {
             "`caliber tools list SERVER` shows the tools of the last discovery"
         }
-        (_, Some(ReasonCode::NotGranted)) => "an admin can give a grant with `caliber grants add SERVER`",
+        (_, Some(ReasonCode::NotGranted)) => {
+            "an admin can give a grant with `caliber grants add SERVER`, or `caliber grants add --code-tool NAME`"
+        }
         (_, Some(ReasonCode::CommandNotAllowed | ReasonCode::ArgumentsNotAllowed)) => {
             "the setting policy.launch says which commands may run, each with its arguments"
         }
@@ -282,13 +285,14 @@ pub(crate) fn hint(exit: Exit, reason: Option<ReasonCode>, approval: Option<&str
         }
         (Exit::OutcomeUnknown, _) => "look at the server before you call again",
         (_, Some(ReasonCode::SandboxUnavailable)) => {
-            "`caliber sandbox doctor` says what is missing on this machine, and what to do about it"
+            "`caliber sandbox doctor` says what is missing where code tools run, and what to do about it"
         }
         (_, Some(ReasonCode::ModuleNotAllowed)) => {
             "the settings policy.code_tools.modules and policy.code_tools.executables say what may be a code tool"
         }
         (_, Some(ReasonCode::ToolUnresolved)) => {
-            "`caliber tools versions NAME` lists the versions that there are"
+            "`caliber tools list` shows the code tools, `caliber tools versions NAME` the versions of one; a pre-release \
+             fits only where the constraint names one"
         }
         (Exit::DatabaseNewer, _) => "use the version of caliber that changed it, or a newer one",
         (Exit::DatabaseCorrupt, _) => "restore a backup, with its key file; `caliber db backup` makes them",

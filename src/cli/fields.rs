@@ -33,10 +33,18 @@ const FLAGS: &[(&str, &str)] = &[
 /// `path` is that of the request.
 pub(crate) fn flag(location: &[String], path: &str) -> String {
     let steps: Vec<&str> = location.iter().skip(1).map(String::as_str).collect();
+    let is_code = path == "/tools" || path.starts_with("/tools/");
     match steps.as_slice() {
+        [] if path == "/tools" => "the tool".to_owned(),
         [] => "the request".to_owned(),
         // A call has a time with a unit, a definition and a policy have milliseconds.
-        ["timeout_ms"] if path.ends_with("/invoke-tool") => "--timeout".to_owned(),
+        ["timeout_ms"] if path.ends_with("/invoke-tool") || path.ends_with("/test-run") => {
+            "--timeout".to_owned()
+        }
+        ["secret_refs", name] => format!("--secret {name}"),
+        [field, ..] if is_code && code_flag(field).is_some() => {
+            code_flag(field).unwrap_or_default().to_owned()
+        }
         ["limits", bound] | ["auth_config", bound @ ("token" | "username" | "password")] => dashed(bound),
         ["args", position] => match position.parse::<usize>() {
             Ok(position) => format!("argument {} of COMMAND", position + 1),
@@ -50,6 +58,25 @@ pub(crate) fn flag(location: &[String], path: &str) -> String {
             .find(|(field, _)| field == first)
             .map_or_else(|| dashed(first), |(_, flag)| (*flag).to_owned()),
     }
+}
+
+/// The flag or argument for a field of a code tool. A field of a list may come with its place, as in `source_roots[0]`.
+fn code_flag(field: &str) -> Option<&'static str> {
+    let (name, _) = field.split_once('[').unwrap_or((field, ""));
+    Some(match name {
+        "family" | "name" => "NAME",
+        "version" => "VERSION",
+        "reference" => "TOOL",
+        "version_constraint" => "--constraint",
+        "module_path" | "callable_name" => "--callable",
+        "source_roots" => "--source",
+        "package_roots" => "--packages",
+        "args" => "--arg",
+        "input" => "JSON",
+        "secret_refs" => "--secret",
+        "successor_tool_id" => "--successor",
+        _ => return None,
+    })
 }
 
 fn dashed(field: &str) -> String {
@@ -79,6 +106,15 @@ mod tests {
                 "/mcp-servers/restore",
                 "--secret auth_config.token",
             ),
+            ("body.source_roots[0]", "/tools", "--source"),
+            ("body.package_roots.1", "/tools", "--packages"),
+            ("body.module_path", "/tools", "--callable"),
+            ("body.args.0", "/tools", "--arg"),
+            ("body.version", "/tools", "VERSION"),
+            ("body.secret_refs.TOKEN", "/tools", "--secret TOKEN"),
+            ("body.limits.memory_bytes", "/tools", "--memory-bytes"),
+            ("query.constraint", "/tools/resolve?reference=a", "--constraint"),
+            ("body.timeout_ms", "/tools/ctl_1/test-run", "--timeout"),
             ("query.status", "/mcp-servers", "--status"),
             ("body.name", "/mcp-servers", "NAME"),
             ("body", "/mcp-servers", "the request"),

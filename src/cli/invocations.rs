@@ -1,10 +1,12 @@
 //! `caliber invocations`: the ledger of calls, each with how it ended.
 
+use caliber::core::id::CodeToolId;
 use clap::Subcommand;
+use serde_json::value::RawValue;
 
 use super::backend::{Backend, Needs, value};
 use super::context::Context;
-use super::failure::{Failure, Outcome};
+use super::failure::{Exit, Failure, Outcome};
 use super::output::{cell, long, time};
 use super::servers::{find, path};
 use super::{segment, view};
@@ -14,7 +16,8 @@ use super::{segment, view};
 pub(crate) enum Invocations {
     /// List the calls of a server's tools, or the runs of a code tool, newest first, each with how it ended
     List {
-        /// The server, by its name or identifier, or the version of a code tool, by its identifier
+        /// The server, or the code tool: by its name, or by the identifier of a server or a version
+        #[arg(value_name = "SERVER|TOOL")]
         server: String,
         /// Calls at most
         #[arg(short = 'n', long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -38,11 +41,7 @@ async fn act(backend: &Backend, context: &Context, command: Invocations) -> Outc
     let output = context.output();
     match command {
         Invocations::List { server, lines } => {
-            let path = match server.parse::<caliber::core::id::CodeToolId>() {
-                Ok(_) => format!("/tools/{}/invocations", segment(&server)),
-                Err(_) => path(&find(backend, &server).await?, "/invocations"),
-            };
-            let items = backend.list(&path, &[], Some(lines as usize)).await?;
+            let items = calls(backend, &server, lines as usize).await?;
             if output.json {
                 return output.document(&items);
             }
@@ -101,6 +100,45 @@ async fn act(backend: &Backend, context: &Context, command: Invocations) -> Outc
             ])
         }
     }
+}
+
+/// The calls of what is named so: a version, a server, or else all versions of a code tool.
+async fn calls(backend: &Backend, name: &str, lines: usize) -> Outcome<Vec<Box<RawValue>>> {
+    if name.parse::<CodeToolId>().is_ok() {
+        return runs(backend, name, lines).await;
+    }
+    let absent = match find(backend, name).await {
+        Ok(server) => {
+            return backend
+                .list(&path(&server, "/invocations"), &[], Some(lines))
+                .await;
+        }
+        Err(failure) if failure.exit == Exit::NotFound => failure,
+        Err(failure) => return Err(failure),
+    };
+    let query = [("status", "all"), ("name", name)];
+    let versions = backend.list("/tools", &query, None).await?;
+    if versions.is_empty() {
+        return Err(absent.with_hint(
+            "it is no code tool either: `caliber servers list` and `caliber tools list` show what there is",
+        ));
+    }
+    let mut all = Vec::new();
+    for raw in &versions {
+        let version: view::CodeTool = value(raw)?;
+        for run in runs(backend, &version.tool_id, lines).await? {
+            let started = value::<view::Invocation>(&run)?.started_at;
+            all.push((started, run));
+        }
+    }
+    // Times are RFC 3339 in UTC: their order is that of their text up to fractions.
+    all.sort_by(|one, other| other.0.cmp(&one.0));
+    Ok(all.into_iter().take(lines).map(|(_, run)| run).collect())
+}
+
+async fn runs(backend: &Backend, version: &str, lines: usize) -> Outcome<Vec<Box<RawValue>>> {
+    let path = format!("/tools/{}/invocations", segment(version));
+    backend.list(&path, &[], Some(lines)).await
 }
 
 fn milliseconds(duration: Option<f64>) -> String {

@@ -61,6 +61,11 @@ pub(crate) async fn run(context: &Context, command: Sandbox) -> Outcome {
 async fn doctor(context: &Context) -> Outcome {
     let settings = context.settings(&[])?;
     let choice = settings.sandbox_choice()?;
+    // A look leaves nothing behind: a folder for copies that was not there is taken away again.
+    let made = match &choice {
+        SandboxChoice::Local(local) if !local.snapshot_folder.exists() => Some(local.snapshot_folder.clone()),
+        _ => None,
+    };
     if matches!(choice, SandboxChoice::Off) {
         let failure = Failure::new(
             Exit::Unavailable,
@@ -78,11 +83,22 @@ async fn doctor(context: &Context) -> Outcome {
             std::time::Duration::from_secs(5),
         ))
         .await;
+    drop(sandbox);
+    if let Some(folder) = made {
+        // One that something has been put into meanwhile stays.
+        let _ = std::fs::remove_dir(folder);
+    }
+    let service = settings
+        .sandbox
+        .remote
+        .url
+        .as_deref()
+        .filter(|_| report.backend == "remote");
     let output = context.output();
     if output.json {
         output.document(&*report)?;
     } else {
-        print(output, &report)?;
+        print(output, &report, service)?;
     }
     if report.is_available() {
         return Ok(());
@@ -99,12 +115,43 @@ async fn doctor(context: &Context) -> Outcome {
             None => format!("no code tool may run here: {} must hold", missing.join(", ")),
         },
     )
-    .with_hint("docs/sandbox.md explains each guarantee and what takes it away"))
+    .with_hint(
+        remedy(&report, service)
+            .unwrap_or_else(|| "docs/sandbox.md explains each guarantee and what takes it away".to_owned()),
+    ))
 }
 
-fn print(output: Output, report: &SandboxReport) -> Outcome {
+/// What to do where one thing is in the way of everything.
+fn remedy(report: &SandboxReport, service: Option<&str>) -> Option<String> {
+    let problem = report.problem.as_deref()?;
+    Some(match service {
+        Some(url) if problem.contains("token") => format!(
+            "the service at {} has another token: the file of sandbox.remote.token_file and that of \
+             --service-token-file there have to hold the same",
+            long(&host_and_port(url))
+        ),
+        Some(url) => format!(
+            "start `caliber sandbox serve` for {}, and see that it can be reached from here: sandbox.remote.url",
+            long(&host_and_port(url))
+        ),
+        None if report.interpreter.is_none() => {
+            "name a real interpreter, such as /usr/bin/python3, in the setting sandbox.interpreter".to_owned()
+        }
+        None => return None,
+    })
+}
+
+fn host_and_port(url: &str) -> String {
+    let parsed = url::Url::parse(url).ok();
+    parsed
+        .and_then(|url| Some(format!("{}:{}", url.host_str()?, url.port_or_known_default()?)))
+        .unwrap_or_else(|| url.to_owned())
+}
+
+fn print(output: Output, report: &SandboxReport, service: Option<&str>) -> Outcome {
     output.pairs(&[
         ("sandbox", long(&report.backend)),
+        ("service", long(&service.map(host_and_port).unwrap_or_default())),
         (
             "code tools",
             match (report.is_available(), report.missing().is_empty()) {
@@ -141,6 +188,10 @@ fn print(output: Output, report: &SandboxReport) -> Outcome {
         ]);
     }
     output.table(&["GUARANTEE", "", "STATE", "BY"], rows, "it promises nothing")?;
+    // One thing that is in the way of everything has one remedy, which stands in the hint.
+    if remedy(report, service).is_some() {
+        remedies.clear();
+    }
     if !remedies.is_empty() {
         output.line("what to do:")?;
         for remedy in remedies {
@@ -158,7 +209,9 @@ async fn run_service(context: &Context, arguments: &Serve) -> Outcome {
     }
     let mut options = ServiceOptions::new(service_token(&arguments.service_token_file)?);
     options.behind_tls = arguments.behind_tls;
-    options.check_address(arguments.listen)?;
+    options.check_address(arguments.listen).map_err(|error| {
+        Failure::from(error).with_hint("--behind-tls says that something in front speaks TLS")
+    })?;
     log::install(&settings);
     let signals = Signals::new()?;
     let sandbox = std::sync::Arc::new(LocalSandbox::start(settings.local_sandbox()?).await?);

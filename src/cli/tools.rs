@@ -19,6 +19,7 @@ use super::context::Context;
 use super::failure::{Exit, Failure, Outcome};
 use super::output::{Output, cell, long, time};
 use super::servers::{find, path};
+use super::settings::{SandboxBackend, Settings};
 use super::{segment, view};
 
 /// Look at the tools of servers, decide about them, call them; register and run code tools.
@@ -81,6 +82,8 @@ pub(crate) enum Tools {
     Run(code::Run),
     /// Deprecate a version of a code tool: whoever uses it is warned
     Deprecate(code::Deprecate),
+    /// Use a version of a code tool again that was deprecated or archived
+    Activate(code::Activate),
     /// Archive a version of a code tool: it neither resolves nor runs any more
     Archive(code::Archive),
 }
@@ -91,10 +94,25 @@ pub(crate) async fn run(context: &Context, command: Tools) -> Outcome {
         Tools::Source(_) | Tools::Run(_) => Needs::DATABASE.with_sandbox(),
         _ => Needs::DATABASE,
     };
+    if let Tools::Register(register) = &command
+        && register.is_persistent()
+        && context.global.server.is_none()
+    {
+        refuse_persistent(&context.settings(&[])?)?;
+    }
     Backend::with(context, needs, async |backend| {
         act(backend, context, command).await
     })
     .await
+}
+
+/// A tool that no run of would be let through is not registered. At a service, that service decides.
+fn refuse_persistent(settings: &Settings) -> Outcome {
+    if settings.sandbox.backend != SandboxBackend::Local || settings.sandbox.local.allow_persistent {
+        return Ok(());
+    }
+    let text = "--preference persistent is not allowed: nothing keeps the calls of such a tool apart";
+    Err(Failure::usage(text).with_hint("the setting sandbox.allow_persistent allows it"))
 }
 
 async fn act(backend: &Backend, context: &Context, command: Tools) -> Outcome {
@@ -130,6 +148,7 @@ async fn act(backend: &Backend, context: &Context, command: Tools) -> Outcome {
         Tools::Source(version) => code::source(backend, output, &version).await,
         Tools::Run(run) => code::run(backend, output, &run).await,
         Tools::Deprecate(deprecate) => code::deprecate(backend, output, &deprecate).await,
+        Tools::Activate(activate) => code::activate(backend, output, &activate).await,
         Tools::Archive(archive) => code::archive(backend, output, &archive).await,
     }
 }

@@ -100,8 +100,14 @@ fn nothing_fits(
         "" => "any version".to_owned(),
         text => shown(text),
     };
+    let has_pre_release = available.iter().any(|tool| !tool.version.semver().pre.is_empty());
+    let note = if has_pre_release {
+        "; a pre-release fits only where the constraint names one"
+    } else {
+        ""
+    };
     format!(
-        "no version of {} fits {wanted}; available: {}",
+        "no version of {} fits {wanted}; available: {}{note}",
         shown(&reference.to_string()),
         listed.join(", ")
     )

@@ -31,8 +31,13 @@ impl BoundaryReport {
         } else {
             (REMOTE, &[][..])
         };
-        let is_enforced = |control: &&Control| readiness.controls.contains(control);
-        let word = |control: &Control| control.as_str().to_owned();
+        // What the launcher has found out counts more than what it can be known to do without one.
+        let possible: Vec<_> = possible
+            .iter()
+            .filter(|control| !measures.iter().any(|measure| measure.measure == control.as_str()))
+            .collect();
+        let is_enforced = |control: &&&Control| readiness.controls.contains(control);
+        let word = |control: &&Control| control.as_str().to_owned();
         let mut enforced: Vec<_> = possible.iter().filter(is_enforced).map(word).collect();
         let mut absent: Vec<_> = possible
             .iter()
@@ -75,3 +80,33 @@ const CHILD: &[Control] = &[
 
 /// What a remote server can have.
 const REMOTE: &[Control] = &[Control::RemoteHostAllowlist, Control::PinnedAddress, Control::Tls];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::readiness::Boundary;
+
+    #[test]
+    fn a_measure_of_the_launcher_stands_once() {
+        let readiness = Readiness {
+            boundary: Boundary::LocalContainment,
+            controls: vec![Control::NoShell],
+            blockers: Vec::new(),
+            warnings: Vec::new(),
+        };
+        for enforced in [true, false] {
+            let measure = ContainmentMeasure {
+                measure: "network_namespace".to_owned(),
+                enforced,
+                note: "a note".to_owned(),
+            };
+            let report = BoundaryReport::new(&readiness, &[measure]);
+            let about = |words: &[String]| {
+                let found = words.iter().filter(|word| word.starts_with("network_namespace"));
+                found.count()
+            };
+            assert_eq!(about(&report.enforced), usize::from(enforced));
+            assert_eq!(about(&report.absent), usize::from(!enforced));
+        }
+    }
+}

@@ -101,7 +101,7 @@ fn program(input: &CodeToolInput) -> Result<Program, Problem> {
                     .ok_or_else(|| missing("executable"))?
                     .into(),
                 args: input.args.clone().unwrap_or_default(),
-                protocol: match input.protocol.ok_or_else(|| missing("protocol"))? {
+                protocol: match input.protocol.unwrap_or(Protocol::Json) {
                     Protocol::Framed => NativeProtocol::Framed,
                     Protocol::Json => NativeProtocol::Json,
                 },

@@ -145,7 +145,7 @@ pub(crate) struct CodeToolInput {
     #[serde(default, deserialize_with = "given")]
     #[schema(nullable = false, max_items = 64)]
     pub(crate) args: Option<Vec<String>>,
-    /// How it is spoken to.
+    /// How it is spoken to; `json` when it is not given.
     #[serde(default, deserialize_with = "given_word")]
     #[schema(nullable = false)]
     pub(crate) protocol: Option<Protocol>,

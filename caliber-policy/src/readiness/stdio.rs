@@ -48,7 +48,11 @@ fn boundary(settings: &PolicySettings) -> Readiness {
         warn(
             &mut verdict,
             ReasonCode::NotIsolated,
-            "the process shares files and network of this machine: containment, and no boundary for production",
+            if settings.namespaces {
+                "the process shares the kernel of this machine: containment, and no boundary for production"
+            } else {
+                "the process shares files and network of this machine: containment, and no boundary for production"
+            },
         );
         verdict
     } else {

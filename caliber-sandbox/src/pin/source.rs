@@ -43,6 +43,8 @@ pub(super) struct SourceReader<'a> {
     /// Whether what is no source (`__pycache__`, `*.pyc`, names that begin with a dot) is left out. A copy is read
     /// whole: it holds nothing that may be left out.
     pub(super) leaves_out: bool,
+    /// Paths in the root that are left out too.
+    pub(super) left_out: Vec<Vec<u8>>,
     pub(super) files: Vec<SourceFile>,
     entries: usize,
     bytes: u64,
@@ -54,6 +56,7 @@ impl<'a> SourceReader<'a> {
             bounds,
             stop,
             leaves_out,
+            left_out: Vec::new(),
             files: Vec::new(),
             entries: 0,
             bytes: 0,
@@ -104,6 +107,10 @@ impl<'a> SourceReader<'a> {
                 path.push(b'/');
             }
             path.extend_from_slice(name.to_bytes());
+            if self.left_out.iter().any(|left_out| left_out == path) {
+                path.truncate(before);
+                continue;
+            }
             // On an error the path stays as it is: it names what is wrong.
             self.read_entry(root, from, &name, into, path, depth)?;
             path.truncate(before);

@@ -248,13 +248,67 @@ fn a_root_is_a_folder_that_is_reached_without_links() {
     }
     let none = python("tool", &[]);
     assert!(place.store().pin(&none, "python 3", &soon()).is_err());
-    // The store itself, and what it lies in, is no source.
-    for root in [place.store_path(), place.folder.path().to_owned()] {
+    // The store itself is no source, however it is written.
+    let up = place.source().join("../store");
+    fs::create_dir_all(place.source()).unwrap();
+    for root in [place.store_path(), up] {
         let error = place
             .store()
             .pin(&python("tool", &[root]), "", &soon())
             .unwrap_err();
-        assert!(error.message().contains("overlaps"), "{error}");
+        assert!(error.message().contains("store of the copies"), "{error}");
+    }
+}
+
+#[test]
+fn a_source_around_the_store_and_the_database_is_copied_without_them() {
+    let place = Place::new();
+    place.write("tool.py", "code");
+    place.write("app.db.py", "code too");
+    place.write("app.db", "rows");
+    let path = place.source().join("folder/../app.db.snapshots");
+    place.write("folder/kept", "kept");
+    // One of them is not there yet.
+    let own = [place.source().join("app.db"), place.source().join("app.db-wal")];
+    let open = || {
+        SnapshotStore::open(&path, PinLimits::default())
+            .unwrap()
+            .leaving_out(&own)
+    };
+    let store = open();
+    let first = store.pin(&place.program(), "python 3", &soon()).unwrap();
+    place.write("app.db", "more rows");
+    place.write("app.db-wal", "rows to come");
+    let again = open().pin(&place.program(), "python 3", &soon()).unwrap();
+    assert_eq!(first, again, "what is left out is not in the digest");
+    let root = &store.locate(&first, &soon()).unwrap().roots[0];
+    let mut names: Vec<_> = fs::read_dir(root)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["app.db.py", "folder", "tool.py"]);
+}
+
+#[test]
+fn what_the_kernel_does_not_run_by_itself_is_told_for_what_it_is() {
+    let place = Place::new();
+    for (content, told) in [
+        ("#!/bin/sh\necho 1\n", "script"),
+        ("", "empty"),
+        ("MZ\u{0}\u{0}", "Windows"),
+        ("echo 1\n", "no program"),
+    ] {
+        let path = place.write("program", content);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        let program = Program::Native {
+            executable: path,
+            args: Vec::new(),
+            protocol: NativeProtocol::Json,
+        };
+        let error = place.store().pin(&program, "", &soon()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.message().contains(told), "{error}");
     }
 }
 
@@ -360,7 +414,7 @@ fn limits_that_cannot_work_are_refused_together() {
 #[test]
 fn an_executable_is_copied_and_runs_as_it_was() {
     let place = Place::new();
-    let path = place.write("program", "#!/bin/sh\necho first\n");
+    let path = place.write("program", "\u{7f}ELF first");
     let program = Program::Native {
         executable: path.clone(),
         args: Vec::new(),
@@ -371,7 +425,7 @@ fn an_executable_is_copied_and_runs_as_it_was() {
     assert!(error.message().contains("not executable"), "{error}");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     let pinned = store.pin(&program, "", &soon()).unwrap();
-    fs::write(&path, "#!/bin/sh\necho second\n").unwrap();
+    fs::write(&path, "\u{7f}ELF second").unwrap();
     let executable = store.locate(&pinned, &soon()).unwrap().executable.unwrap();
     assert!(fs::read_to_string(&executable).unwrap().contains("first"));
     assert_eq!(mode(&executable), 0o555);

@@ -6,7 +6,7 @@ use std::path::Path;
 use caliber::core::text::shown;
 
 use crate::cli::key_file;
-use crate::cli::settings::{Loaded, Problem};
+use crate::cli::settings::{Loaded, Problem, SandboxBackend};
 
 /// Adds what is missing on this machine to what is wrong with the settings. It makes nothing.
 pub(super) fn check(loaded: &mut Loaded) {
@@ -58,6 +58,44 @@ pub(super) fn check(loaded: &mut Loaded) {
                 "policy.secrets.files",
                 format!("there is no folder {}", shown(folder)),
             ));
+        }
+    }
+
+    match settings.sandbox.backend {
+        SandboxBackend::Local => {
+            let interpreter = &settings.sandbox.local.interpreter;
+            if !interpreter.is_file() {
+                warnings.push((
+                    "sandbox.interpreter",
+                    format!("there is no file {}; Python tools cannot run", name(interpreter)),
+                ));
+            }
+        }
+        SandboxBackend::Remote => {
+            if let Err(failure) = settings.sandbox_choice() {
+                let key = match (&settings.sandbox.remote.url, &settings.sandbox.remote.token_file) {
+                    (None, _) => "sandbox.remote.url",
+                    (_, None) => "sandbox.remote.token_file",
+                    _ if failure.message.contains("URL") => "sandbox.remote.url",
+                    _ if failure.message.starts_with("the certificates") => "sandbox.remote.ca_file",
+                    _ => "sandbox.remote.token_file",
+                };
+                problems.push((key, failure.message));
+            }
+        }
+        SandboxBackend::Off => {}
+    }
+    let profile = &settings.namespaces.profile;
+    if settings.namespaces.enabled {
+        for (key, paths) in [
+            ("launcher.readable", &profile.readable),
+            ("launcher.writable", &profile.writable),
+        ] {
+            let absent = paths.iter().filter(|path| !path.exists());
+            warnings.extend(absent.map(|path| {
+                let what = format!("there is no {}; no server can be started", name(path));
+                (key, what)
+            }));
         }
     }
 

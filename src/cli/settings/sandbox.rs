@@ -11,6 +11,7 @@ use caliber::sandbox::{LauncherSettings, SandboxSettings, ServerProfile};
 
 use super::Settings;
 use crate::cli::failure::{Exit, Failure, Outcome};
+use crate::cli::output::complain;
 
 /// The largest token or certificate file, in bytes.
 const FILE_BYTES: u64 = 64 << 10;
@@ -121,9 +122,24 @@ impl Settings {
         })?;
         Ok(SandboxSettings {
             snapshot_folder: folder,
+            left_out: self.own_files(),
             startup_grace: self.config.settings.startup_grace,
             ..self.sandbox.local.clone()
         })
+    }
+
+    /// The database and its keys: never part of a tool, although a source may lie around them.
+    fn own_files(&self) -> Vec<PathBuf> {
+        let database = &self.config.store.path;
+        let beside = ["", "-wal", "-shm", "-journal"].map(|end| {
+            let mut path = database.clone().into_os_string();
+            path.push(end);
+            PathBuf::from(path)
+        });
+        let files = beside.into_iter().chain([self.key_path()]);
+        files
+            .map(|file| std::path::absolute(&file).unwrap_or(file))
+            .collect()
     }
 
     fn remote_sandbox(&self) -> Outcome<RemoteSettings> {
@@ -158,7 +174,24 @@ impl Settings {
 /// The token of a sandbox service, from its file.
 pub(crate) fn service_token(file: &Path) -> Outcome<ServiceToken> {
     let text = String::from_utf8(read(file, "the token of the sandbox service")?).unwrap_or_default();
+    warn_of_mode(file);
     ServiceToken::new(text.trim()).map_err(Failure::from)
+}
+
+/// Whoever reads the token can run code.
+fn warn_of_mode(file: &Path) {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        let mode = std::fs::metadata(file).map_or(0, |status| status.permissions().mode());
+        if mode & 0o077 != 0 {
+            let name = shown(&file.to_string_lossy());
+            complain(&format!(
+                "warning: other users can get at the token in {name} (mode {:04o}); make its mode 0600",
+                mode & 0o7777
+            ));
+        }
+    }
 }
 
 fn read(file: &Path, what: &str) -> Outcome<Vec<u8>> {

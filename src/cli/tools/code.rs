@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use caliber::core::code_tool::{ToolVersion, VersionConstraint};
 use caliber::core::id::CodeToolId;
 use caliber::core::json::{JsonLimits, JsonText};
 use caliber::core::text::escaped;
@@ -12,7 +13,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::call::{milliseconds, visible};
-use crate::cli::backend::{Backend, exit_of, value, with_query};
+use crate::cli::backend::{Backend, value, with_query};
 use crate::cli::confirm::confirm;
 use crate::cli::context::{Context, for_shell};
 use crate::cli::failure::{Exit, Failure, Outcome};
@@ -77,6 +78,9 @@ pub(crate) struct Register {
     #[arg(long, value_name = "JSON")]
     output_schema: Option<String>,
     /// A secret that a run gets: a reference (env://NAME, file:///path), or @FILE, which is stored encrypted
+    ///
+    /// Python reads it with `import caliber_secrets; caliber_secrets.get("NAME")`, an executable with --protocol json
+    /// from the variable CALIBER_SECRET_NAME, one with --protocol framed from the frame of the call.
     #[arg(long, value_name = "NAME=VALUE")]
     secret: Vec<String>,
     /// For people and models
@@ -144,6 +148,16 @@ pub(crate) struct Deprecate {
     successor: Option<String>,
 }
 
+/// Use a version again that was deprecated or archived.
+#[derive(Debug, Args)]
+pub(crate) struct Activate {
+    /// A name, with --constraint, or the identifier of a version
+    tool: String,
+    /// Which version it is, such as =1.4.0
+    #[arg(long, value_name = "CONSTRAINT")]
+    constraint: Option<String>,
+}
+
 /// Archive a version: it neither resolves nor runs any more.
 #[derive(Debug, Args)]
 pub(crate) struct Archive {
@@ -159,7 +173,14 @@ pub(super) async fn register(backend: &Backend, context: &Context, register: &Re
     let output = context.output();
     let body = register.body()?;
     let sending = backend.send(Method::POST, "/tools", Some(&body));
-    let raw = with_progress("reading the source", sending).await?;
+    let raw = with_progress("reading the source", sending)
+        .await
+        .map_err(|failure| match failure.exit {
+            Exit::Timeout => failure.with_hint(
+                "sandbox.pin_timeout bounds reading the source, sandbox.inspect_timeout importing the module once",
+            ),
+            _ => failure,
+        })?;
     if output.json {
         return output.document(&raw);
     }
@@ -179,6 +200,11 @@ pub(super) async fn register(backend: &Backend, context: &Context, register: &Re
 }
 
 impl Register {
+    /// Whether it asks for a way of running that the settings have to allow.
+    pub(super) fn is_persistent(&self) -> bool {
+        self.preference.as_deref() == Some("persistent")
+    }
+
     fn body(&self) -> Outcome<Value> {
         let mut body = Map::new();
         let mut set = |field: &str, value: Value| body.insert(field.to_owned(), value);
@@ -481,7 +507,9 @@ pub(super) async fn run(backend: &Backend, output: Output, run: &Run) -> Outcome
     };
     let path = format!("/tools/{}/test-run", segment(&tool.tool_id));
     let what = format!("running {} {}", tool.name, tool.version);
-    let raw = with_progress(&what, backend.send(Method::POST, &path, Some(&request))).await?;
+    let raw = with_progress(&what, backend.send(Method::POST, &path, Some(&request)))
+        .await
+        .map_err(|failure| about_code(failure, &tool))?;
     let ended: view::CodeToolRun = value(&raw)?;
     if output.json {
         output.document(&raw)?;
@@ -491,16 +519,12 @@ pub(super) async fn run(backend: &Backend, output: Output, run: &Run) -> Outcome
     if ended.success {
         return Ok(());
     }
-    let reason = ended
-        .reason_code
-        .as_deref()
-        .and_then(|code| serde_json::from_value(code.into()).ok());
+    // Everything but the time is what the tool did, its wrong values included.
     let exit = match ended.status.as_str() {
-        "tool_error" => Exit::ToolError,
         "deadline_exceeded" => Exit::Timeout,
-        "no_result" | "resource_limit" => Exit::ToolError,
-        _ => exit_of(http::StatusCode::BAD_GATEWAY, reason),
+        _ => Exit::ToolError,
     };
+    let bound = bound_of(&ended);
     let told = ended.error.unwrap_or_else(|| "it did not end well".to_owned());
     let mut failure = Failure::new(
         exit,
@@ -509,14 +533,67 @@ pub(super) async fn run(backend: &Backend, output: Output, run: &Run) -> Outcome
             None => escaped(&told, 4_000),
         },
     );
+    failure.hint = bound.map(Into::into);
     failure.reason_code = ended.reason_code.map(Into::into);
     failure.invocation = Some(ended.invocation_id.into());
     Err(failure)
 }
 
+/// What moves the bound that a run has met.
+fn bound_of(ended: &view::CodeToolRun) -> Option<&'static str> {
+    let told = ended.error.as_deref().unwrap_or_default();
+    Some(match ended.status.as_str() {
+        "deadline_exceeded" => {
+            "the time of a run: --timeout here, at most --timeout-ms of its registration or else the setting \
+             calls.timeout"
+        }
+        "result_too_large" => {
+            "the largest result: --result-bytes of its registration, or else the setting sandbox.limits.result_bytes"
+        }
+        "resource_limit" if told.contains("memory") => MEMORY,
+        "tool_error" if ended.error_type.as_deref() == Some("MemoryError") => MEMORY,
+        "resource_limit" if told.contains("processes") => {
+            "the most processes and threads: --processes of its registration, or else the setting \
+             sandbox.limits.processes"
+        }
+        "resource_limit" if told.contains("disk") => {
+            "the size of its scratch folder: the setting sandbox.limits.scratch_bytes"
+        }
+        _ => return None,
+    })
+}
+
+const MEMORY: &str =
+    "its memory: --memory-bytes of its registration, or else the setting sandbox.limits.memory_bytes";
+
+/// A refusal of a run, with what to do about it where that is another thing for code tools than for those of servers.
+fn about_code(failure: Failure, tool: &view::CodeTool) -> Failure {
+    let name = for_shell(&tool.name);
+    match (failure.exit, failure.reason_code.as_deref()) {
+        (Exit::Denied, Some("not_granted")) => failure.with_hint(format!(
+            "an admin can give a grant with `caliber grants add --code-tool {name} --subject SUBJECT`"
+        )),
+        (Exit::SandboxUnavailable, _) if failure.message.contains("serves many calls") => failure.with_hint(
+            "the setting sandbox.allow_persistent allows it; or register a version without --preference persistent",
+        ),
+        (Exit::ApprovalNeeded, _) => match failure.approval.clone() {
+            Some(approval) => failure.with_hint(format!(
+                "an approver, who is not the caller, decides with `caliber approvals approve {approval}`; then run it \
+                 again with `--approval {approval}`. Whoever is alone with an installation, as its administrator: \
+                 `--break-glass REASON` for this run, or a new version of the tool, registered with \
+                 --waive-approval REASON"
+            )),
+            None => failure,
+        },
+        _ => failure,
+    }
+}
+
 fn print(output: Output, ended: &view::CodeToolRun) -> Outcome {
-    if let Some(value) = &ended.output {
-        visible(output, value.as_str())?;
+    match &ended.output {
+        Some(value) => visible(output, value.as_str())?,
+        None if ended.success => output.line("null")?,
+        None => {}
     }
     for (what, captured) in [("stdout", &ended.stdout), ("stderr", &ended.stderr)] {
         if captured.text.is_empty() {
@@ -526,7 +603,10 @@ fn print(output: Output, ended: &view::CodeToolRun) -> Outcome {
             output.note(&format!("{what}: {}", escaped(line, 1_000)));
         }
         if captured.truncated {
-            output.note(&format!("{what}: of {} bytes", captured.total_bytes));
+            output.note(&format!(
+                "{what}: it wrote {} bytes; the middle of them is left out",
+                captured.total_bytes
+            ));
         }
     }
     let open = match ended.unenforced.as_slice() {
@@ -544,6 +624,7 @@ fn print(output: Output, ended: &view::CodeToolRun) -> Outcome {
 
 /// Deprecates a version.
 pub(super) async fn deprecate(backend: &Backend, output: Output, deprecate: &Deprecate) -> Outcome {
+    one_version(&deprecate.version)?;
     let tool = find(backend, output, &deprecate.version).await?;
     let mut body = Map::from_iter([("status".to_owned(), "deprecated".into())]);
     if let Some(successor) = &deprecate.successor {
@@ -554,8 +635,70 @@ pub(super) async fn deprecate(backend: &Backend, output: Output, deprecate: &Dep
     told(output, &raw)
 }
 
+/// Retiring takes one version that was named, never the one that happens to be the highest.
+fn one_version(version: &Version) -> Outcome {
+    if version.constraint.is_some() || version.tool.parse::<CodeToolId>().is_ok() {
+        return Ok(());
+    }
+    let name = for_shell(&version.tool);
+    let text = "name the version: --constraint =1.0.0, or its identifier";
+    Err(Failure::usage(text).with_hint(format!("`caliber tools versions {name}` lists them")))
+}
+
+/// Uses a version again.
+pub(super) async fn activate(backend: &Backend, output: Output, activate: &Activate) -> Outcome {
+    let version = Version {
+        tool: activate.tool.clone(),
+        constraint: activate.constraint.clone(),
+    };
+    one_version(&version)?;
+    let id = if version.tool.parse::<CodeToolId>().is_ok() {
+        find(backend, output, &version).await?.tool_id
+    } else {
+        retired(backend, &version).await?
+    };
+    let body = serde_json::json!({ "status": "active" });
+    let raw = backend
+        .send(Method::PATCH, &format!("/tools/{}", segment(&id)), Some(&body))
+        .await?;
+    told(output, &raw)
+}
+
+/// The one retired version that fits: what is archived does not resolve.
+async fn retired(backend: &Backend, version: &Version) -> Outcome<String> {
+    let constraint: VersionConstraint = version.constraint.as_deref().unwrap_or_default().parse()?;
+    let query = [("status", "all"), ("name", version.tool.as_str())];
+    let items = backend.list("/tools", &query, None).await?;
+    let mut fitting = Vec::new();
+    for raw in &items {
+        let tool: view::CodeTool = value(raw)?;
+        let number: ToolVersion = tool.version.parse()?;
+        if tool.status != "active" && constraint.accepts(&number) {
+            fitting.push(tool);
+        }
+    }
+    let hint = format!("`caliber tools versions {}` lists them", for_shell(&version.tool));
+    match fitting.as_slice() {
+        [one] => Ok(one.tool_id.clone()),
+        [] => Err(Failure::new(
+            Exit::NotFound,
+            format!(
+                "no deprecated or archived version of {} fits",
+                caliber::core::text::shown(&version.tool)
+            ),
+        )
+        .with_hint(hint)),
+        several => Err(Failure::usage(format!(
+            "{} versions fit; name one, as in --constraint =1.0.0, or by its identifier",
+            several.len()
+        ))
+        .with_hint(hint)),
+    }
+}
+
 /// Archives a version.
 pub(super) async fn archive(backend: &Backend, output: Output, archive: &Archive) -> Outcome {
+    one_version(&archive.version)?;
     let tool = find(backend, output, &archive.version).await?;
     let question = format!(
         "archive {} {} for everybody? It neither resolves nor runs any more.",

@@ -333,3 +333,241 @@ async fn tools_run_at_a_service_elsewhere() {
     assert_eq!(said.code, 0, "{}", said.stderr);
     assert!(!listening.exists(), "the file goes with the service");
 }
+
+/// Registers what lies in the working directory, which is that of the database too.
+async fn register_here(
+    rig: &CommandRig,
+    name: &str,
+    callable: &str,
+    more: &[&str],
+) -> crate::support::command::Said {
+    let callable = format!("here:{callable}");
+    let words = ["tools", "register", name, "1.0.0", "--callable", &callable];
+    rig.run(&[&words, more].concat()).await
+}
+
+#[tokio::test]
+async fn the_working_directory_is_a_source_without_what_is_calibers() {
+    let rig = CommandRig::new(&[]);
+    if !sandbox_works(&rig).await {
+        return;
+    }
+    assert!(
+        !rig.folder().join("caliber.db.snapshots").exists(),
+        "a look leaves a folder behind"
+    );
+    let text = "import os, pathlib\n\n\
+                def names():\n    return sorted(os.listdir(pathlib.Path(__file__).parent))\n\n\
+                def nothing():\n    return None\n\n\
+                def wrong():\n    return 1j\n\n\
+                def large():\n    return 'x' * 100\n\n\
+                def late():\n    import time\n    time.sleep(60)\n\n\
+                def secret():\n    import caliber_secrets\n    return len(caliber_secrets.get('TOKEN'))\n";
+    std::fs::write(rig.folder().join("here.py"), text).expect("the source can be written");
+    ends(&register_here(&rig, "names", "names", &[]).await, 0);
+    let ran = rig.run(&["tools", "run", "names"]).await.json();
+    assert_eq!(ran["output"], serde_json::json!(["caliber.toml", "here.py"]));
+
+    // A database that is named with `..` is the same one.
+    std::fs::create_dir(rig.folder().join("inner")).expect("a folder");
+    let above = rig.folder().join("inner/../other.db");
+    let above = above.to_string_lossy().into_owned();
+    let inner = rig.folder().join("inner");
+    std::fs::write(inner.join("here.py"), text).expect("the source can be written");
+    let inner = inner.to_string_lossy().into_owned();
+    let said = register_here(
+        &rig,
+        "names",
+        "names",
+        &["--source", &inner, "--database", &above],
+    )
+    .await;
+    ends(&said, 0);
+
+    ends(&register_here(&rig, "nothing", "nothing", &[]).await, 0);
+    let said = rig.run_for_people(&["tools", "run", "nothing"]).await;
+    assert_eq!(said.stdout, "null\n", "{}", said.stderr);
+
+    // What a tool does wrong is its own failure, and a bound is told with what moves it.
+    ends(&register_here(&rig, "wrong", "wrong", &[]).await, 0);
+    ends(&rig.run(&["tools", "run", "wrong"]).await, 11);
+    ends(
+        &register_here(&rig, "large", "large", &["--result-bytes", "50"]).await,
+        0,
+    );
+    let said = rig.run_for_people(&["tools", "run", "large"]).await;
+    assert_eq!(said.code, 11, "{}", said.stderr);
+    assert!(said.stderr.contains("--result-bytes"), "{}", said.stderr);
+    ends(
+        &register_here(&rig, "late", "late", &["--timeout-ms", "500"]).await,
+        0,
+    );
+    let said = rig.run_for_people(&["tools", "run", "late"]).await;
+    assert_eq!(said.code, 7, "{}", said.stderr);
+    assert!(said.stderr.contains("--timeout-ms"), "{}", said.stderr);
+
+    let token = rig.folder().join("secret.txt");
+    std::fs::write(&token, "canary-of-a-secret").expect("the secret can be written");
+    let token = format!("TOKEN=@{}", token.display());
+    ends(
+        &register_here(&rig, "secret", "secret", &["--secret", &token]).await,
+        0,
+    );
+    let ran = rig.run(&["tools", "run", "secret"]).await.json();
+    assert_eq!(ran["output"], 18);
+
+    // Runs are found by the name of their tool.
+    let runs = rig.run(&["invocations", "list", "secret"]).await.json();
+    assert_eq!(runs.as_array().map(Vec::len), Some(1), "{runs}");
+    let said = rig.run_for_people(&["invocations", "list", "absent"]).await;
+    assert_eq!(said.code, 3);
+    assert!(said.stderr.contains("tools list"), "{}", said.stderr);
+}
+
+#[tokio::test]
+async fn retiring_names_its_version_and_can_be_undone() {
+    let rig = CommandRig::new(&[]);
+    if !sandbox_works(&rig).await {
+        return;
+    }
+    for version in ["1.0.0", "1.1.0"] {
+        register(&rig, "greet", version, "hello").await;
+    }
+    for verb in ["deprecate", "archive", "activate"] {
+        let said = rig.run_for_people(&["tools", verb, "greet"]).await;
+        assert_eq!(said.code, 2, "{}", said.stderr);
+        assert!(said.stderr.contains("tools versions greet"), "{}", said.stderr);
+    }
+    let one = ["greet", "--constraint", "=1.1.0"];
+    ends(
+        &rig.run(&[&["tools", "archive", "--yes"], &one[..]].concat())
+            .await,
+        0,
+    );
+    let again = rig.run(&[&["tools", "activate"], &one[..]].concat()).await.json();
+    assert_eq!(again["status"], "active");
+    let resolved = rig.run(&["tools", "resolve", "greet"]).await.json();
+    assert_eq!(resolved["tool"]["version"], "1.1.0");
+    ends(&rig.run(&[&["tools", "activate"], &one[..]].concat()).await, 3);
+}
+
+#[tokio::test]
+async fn refusals_name_flags_and_what_to_do() {
+    let rig = CommandRig::new(&[]);
+    if !sandbox_works(&rig).await {
+        return;
+    }
+    let script = rig.folder().join("script");
+    std::fs::write(&script, "#!/bin/sh\necho 1\n").expect("the script can be written");
+    std::process::Command::new("chmod")
+        .args(["755", &script.to_string_lossy()])
+        .status()
+        .expect("chmod runs");
+    let script = script.to_string_lossy().into_owned();
+    let folder = source(rig.folder());
+    for (arguments, told) in [
+        (vec!["--executable", script.as_str()], "is a script"),
+        (
+            vec!["--callable", "absent:hello", "--source", &folder],
+            "--callable:",
+        ),
+        (
+            vec!["--callable", "greetings:hello", "--source", "/nonexistent"],
+            "--source:",
+        ),
+        (
+            vec![
+                "--callable",
+                "greetings:hello",
+                "--source",
+                &folder,
+                "--preference",
+                "persistent",
+            ],
+            "sandbox.allow_persistent",
+        ),
+    ] {
+        let words = ["tools", "register", "greet", "1.0.0"];
+        let said = rig.run_for_people(&[&words[..], &arguments].concat()).await;
+        assert_eq!(said.code, 2, "{}", said.stderr);
+        assert!(said.stderr.contains(told), "{told}: {}", said.stderr);
+    }
+    let said = rig.run_for_people(&["tools", "run", "absent"]).await;
+    assert_eq!(said.code, 3);
+    assert!(said.stderr.contains("`caliber tools list`"), "{}", said.stderr);
+
+    // The text of a script as an argument of its interpreter runs.
+    let shell = [
+        "tools",
+        "register",
+        "shell",
+        "1.0.0",
+        "--executable",
+        "/bin/sh",
+        "--arg",
+        "-c",
+        "--arg",
+        "read -r all; printf '{\"got\": %s}' \"$all\"",
+    ];
+    ends(&rig.run(&shell).await, 0);
+    let ran = rig.run(&["tools", "run", "shell", r#"{"a":1}"#]).await.json();
+    assert_eq!(ran["output"]["got"]["a"], 1, "{ran}");
+}
+
+#[tokio::test]
+async fn a_service_that_is_away_is_told_with_its_address_and_one_remedy() {
+    let rig = CommandRig::new(&[]);
+    let token = rig.folder().join("service.token");
+    std::fs::write(&token, "a".repeat(64)).expect("the token can be written");
+    let file = format!("sandbox.remote.token_file={}", token.display());
+    let remote = [
+        "--set",
+        "sandbox.backend=remote",
+        "--set",
+        "sandbox.remote.url=http://127.0.0.1:9",
+        "--set",
+        &file,
+    ];
+    let said = rig
+        .run_for_people(&[&["sandbox", "doctor"], &remote[..]].concat())
+        .await;
+    assert_eq!(said.code, 13, "{}", said.stderr);
+    assert!(
+        said.stderr.contains("127.0.0.1:9") && said.stderr.contains("sandbox serve"),
+        "{}",
+        said.stderr
+    );
+    assert!(
+        said.stderr.contains("0600"),
+        "the mode of the token file: {}",
+        said.stderr
+    );
+
+    for (lacking, told) in [
+        (&["--set", "sandbox.backend=remote"][..], "sandbox.remote.url"),
+        (&remote[..4], "sandbox.remote.token_file"),
+        (
+            &["--set", "sandbox.interpreter=/nonexistent/python"],
+            "sandbox.interpreter",
+        ),
+        (
+            &[
+                "--set",
+                "launcher.namespaces=true",
+                "--set",
+                "launcher.readable=/nonexistent",
+            ],
+            "launcher.readable",
+        ),
+    ] {
+        let said = rig
+            .run_for_people(&[&["config", "check"], lacking].concat())
+            .await;
+        assert!(
+            format!("{}{}", said.stdout, said.stderr).contains(told),
+            "{told}: {} {}",
+            said.stdout,
+            said.stderr
+        );
+    }
+}

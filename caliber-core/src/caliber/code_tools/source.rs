@@ -46,7 +46,7 @@ impl Inner {
         let pinning = sandbox.pin(&definition.program, deadline);
         match tokio::time::timeout_at(deadline.instant(), pinning).await {
             Ok(pinned) => pinned,
-            Err(_) => Err(too_slow("reading the source")),
+            Err(_) => Err(too_slow("reading the source", "pin_timeout")),
         }
     }
 
@@ -58,7 +58,7 @@ impl Inner {
         let inspecting = sandbox.inspect(pinned, deadline);
         let reflection = match tokio::time::timeout_at(deadline.instant(), inspecting).await {
             Ok(reflection) => reflection?,
-            Err(_) => return Err(too_slow("importing the module")),
+            Err(_) => return Err(too_slow("importing the module", "inspect_timeout")),
         };
         if reflection.callable {
             return Ok(reflection);
@@ -103,7 +103,7 @@ impl Inner {
         let inspecting = sandbox.inspect(&record.pinned, deadline);
         let reflection = match tokio::time::timeout_at(deadline.instant(), inspecting).await {
             Ok(reflection) => reflection?,
-            Err(_) => return Err(too_slow("looking at the source")),
+            Err(_) => return Err(too_slow("looking at the source", "inspect_timeout")),
         };
         self.keep_reflection(record, &reflection);
         Ok(reflection)
@@ -128,10 +128,10 @@ pub(in crate::caliber) fn no_sandbox() -> Error {
     .with_reason(ReasonCode::SandboxUnavailable)
 }
 
-fn too_slow(what: &str) -> Error {
+fn too_slow(what: &str, setting: &str) -> Error {
     Error::new(
         ErrorKind::Timeout,
-        format!("{what} took too long; nothing was changed"),
+        format!("{what} took longer than the setting {setting} allows; nothing was changed"),
     )
     .with_reason(ReasonCode::Timeout)
 }
