@@ -497,13 +497,15 @@ async fn refusals_name_flags_and_what_to_do() {
     assert!(said.stderr.contains("`caliber tools list`"), "{}", said.stderr);
 
     // The text of a script as an argument of its interpreter runs.
+    let sh = std::fs::canonicalize("/bin/sh").expect("there is a shell");
+    let sh = sh.to_string_lossy().into_owned();
     let shell = [
         "tools",
         "register",
         "shell",
         "1.0.0",
         "--executable",
-        "/bin/sh",
+        &sh,
         "--arg",
         "-c",
         "--arg",
