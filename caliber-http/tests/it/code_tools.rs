@@ -335,3 +335,14 @@ async fn secrets_are_write_only_and_hidden_tools_are_absent() {
     assert_eq!(source["available"], true);
     assert_eq!(source["callable_name"], "build");
 }
+
+#[tokio::test]
+async fn a_native_tool_speaks_json_unless_it_says_otherwise() {
+    let service = Service::start().await;
+    let body = json!({
+        "name": "double", "version": "1.0.0", "runtime": "native", "executable": "/srv/tools/double",
+        "side_effect_level": "read"
+    });
+    let created = service.post("/tools", body).await.expect(201);
+    assert_eq!(created.data()["protocol"], "json");
+}
