@@ -118,7 +118,7 @@ impl SnapshotStore {
             Error::new(
                 ErrorKind::Unavailable,
                 format!(
-                    "the folder {shown_path} for the copies of sources cannot be used: {error}; name another one in the setting snapshot_folder"
+                    "the folder {shown_path} for the copies of sources cannot be used: {error}; name another one in the setting snapshot_folder (sandbox.snapshots)"
                 ),
             )
         };

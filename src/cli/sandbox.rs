@@ -16,7 +16,7 @@ use super::failure::{Exit, Failure, Outcome};
 use super::log;
 use super::output::{Output, long, with_progress};
 use super::serve::{ListeningFile, Signals};
-use super::settings::{SandboxBackend, service_token};
+use super::settings::{SandboxBackend, named, service_token};
 
 /// Find out what isolates code tools here, and run them for control planes elsewhere.
 #[derive(Debug, Subcommand)]
@@ -73,7 +73,7 @@ async fn doctor(context: &Context) -> Outcome {
         );
         return Err(failure.with_hint("set sandbox.backend to local or remote"));
     }
-    let starting = async { Ok(choice.start().await?) };
+    let starting = async { choice.start().await.map_err(named) };
     let Some(sandbox) = with_progress("trying what this machine enforces", starting).await? else {
         return Err(Failure::new(Exit::Unavailable, "there is no sandbox"));
     };
@@ -214,7 +214,11 @@ async fn run_service(context: &Context, arguments: &Serve) -> Outcome {
     })?;
     log::install(&settings);
     let signals = Signals::new()?;
-    let sandbox = std::sync::Arc::new(LocalSandbox::start(settings.local_sandbox()?).await?);
+    let sandbox = std::sync::Arc::new(
+        LocalSandbox::start(settings.local_sandbox()?)
+            .await
+            .map_err(named)?,
+    );
     use caliber::core::sandbox::Sandbox as _;
     let report = sandbox.report();
     if !report.is_available() {

@@ -23,7 +23,7 @@ use serde::Serialize;
 use super::log;
 
 pub(crate) use keys::KEYS;
-pub(crate) use sandbox::{NamespacesSection, SandboxBackend, SandboxSection, service_token};
+pub(crate) use sandbox::{NamespacesSection, SandboxBackend, SandboxSection, named, service_token};
 
 /// Everything that can be set.
 #[derive(Clone, Debug)]

@@ -17,7 +17,7 @@ use super::{Answer, Needs};
 use crate::cli::context::Context;
 use crate::cli::failure::{Exit, Failure, Outcome};
 use crate::cli::key_file;
-use crate::cli::settings::Settings;
+use crate::cli::settings::{Settings, named};
 
 /// How long the end of a command waits for sessions and records.
 const GRACE: Duration = Duration::from_secs(5);
@@ -167,5 +167,5 @@ pub(crate) async fn open_installation(settings: Settings, sandbox: bool) -> Outc
         }
         Err(failure) => return Err(failure),
     }
-    Ok(Installation::open(config).await?)
+    Installation::open(config).await.map_err(named)
 }

@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use caliber::SandboxChoice;
 use caliber::core::sandbox::Guarantee;
 use caliber::core::text::shown;
 use caliber::sandbox::remote::{RemoteSettings, ServiceToken};
 use caliber::sandbox::{LauncherSettings, SandboxSettings, ServerProfile};
+use caliber::{Error, SandboxChoice};
 
 use super::Settings;
+use super::keys::KEYS;
 use crate::cli::failure::{Exit, Failure, Outcome};
 use crate::cli::output::complain;
 
@@ -207,6 +208,28 @@ fn read(file: &Path, what: &str) -> Outcome<Vec<u8>> {
         )));
     }
     Ok(bytes)
+}
+
+/// A failure to start, with the settings named as they are written in the file and on the command line.
+pub(crate) fn named(error: Error) -> Failure {
+    let key = |field: &str| {
+        let key = match field {
+            "snapshot_folder" => "sandbox.snapshots".to_owned(),
+            "remote.extra_roots" => "sandbox.remote.ca_file".to_owned(),
+            field => format!("sandbox.{field}"),
+        };
+        KEYS.iter().any(|known| known.path == key).then_some(key)
+    };
+    let told: Option<Vec<_>> = error
+        .fields()
+        .iter()
+        .map(|field| Some(format!("the setting {}: {}", key(&field.field)?, field.problem)))
+        .collect();
+    let mut failure = Failure::from(error);
+    if let Some(told) = told.filter(|told| !told.is_empty()) {
+        failure.message = told.join("; ");
+    }
+    failure
 }
 
 /// Reads the word of a guarantee.

@@ -545,7 +545,7 @@ fn bound_of(ended: &view::CodeToolRun) -> Option<&'static str> {
     Some(match ended.status.as_str() {
         "deadline_exceeded" => {
             "the time of a run: --timeout here, at most --timeout-ms of its registration or else the setting \
-             calls.timeout"
+             calls.timeout, and sandbox.timeout for all"
         }
         "result_too_large" => {
             "the largest result: --result-bytes of its registration, or else the setting sandbox.limits.result_bytes"

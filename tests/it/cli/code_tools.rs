@@ -545,6 +545,16 @@ async fn a_service_that_is_away_is_told_with_its_address_and_one_remedy() {
         said.stderr
     );
 
+    // Settings are named as they are written.
+    for (setting, told) in [
+        ("sandbox.places=0", "sandbox.places"),
+        ("sandbox.pin.depth=1000", "sandbox.pin.depth"),
+    ] {
+        let said = rig.run_for_people(&["sandbox", "doctor", "--set", setting]).await;
+        assert_eq!(said.code, 2, "{}", said.stderr);
+        assert!(said.stderr.contains(told), "{}", said.stderr);
+    }
+
     for (lacking, told) in [
         (&["--set", "sandbox.backend=remote"][..], "sandbox.remote.url"),
         (&remote[..4], "sandbox.remote.token_file"),
