@@ -49,7 +49,8 @@ fn boundary(settings: &PolicySettings) -> Readiness {
             &mut verdict,
             ReasonCode::NotIsolated,
             if settings.namespaces {
-                "the process shares the kernel of this machine: containment, and no boundary for production"
+                "the process shares the kernel of this machine, and its network where no network namespace is enforced: \
+                 containment, and no boundary for production"
             } else {
                 "the process shares files and network of this machine: containment, and no boundary for production"
             },
