@@ -96,6 +96,8 @@ impl Installation {
             policy.namespaces = namespaces.is_some();
         }
 
+        #[cfg(feature = "sandbox")]
+        let sandbox = sandbox.leaving_out_database(&store.path);
         let store = Store::open(store).await.map_err(Error::from)?;
         let registry = Arc::new(store.clone());
         let stored: Arc<dyn SecretSource> = registry.clone();

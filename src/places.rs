@@ -1,6 +1,6 @@
 //! Where code tools run.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,6 +34,20 @@ impl SandboxChoice {
         }))
     }
 
+    /// The same, with the files of the database never part of a tool, although a source may lie around them.
+    pub(crate) fn leaving_out_database(mut self, database: &Path) -> Self {
+        if let Self::Local(settings) = &mut self {
+            settings
+                .left_out
+                .extend(["", "-wal", "-shm", "-journal"].map(|end| {
+                    let mut file = database.to_owned().into_os_string();
+                    file.push(end);
+                    PathBuf::from(file)
+                }));
+        }
+        self
+    }
+
     /// Starts what was chosen.
     ///
     /// # Errors
@@ -50,5 +64,21 @@ impl SandboxChoice {
                 Ok(Some(Arc::new(remote)))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_database_is_left_out_of_copies() {
+        let chosen = SandboxChoice::local("/snapshots").leaving_out_database(Path::new("/srv/caliber.db"));
+        let SandboxChoice::Local(settings) = chosen else {
+            panic!("it was a local one");
+        };
+        let expected =
+            ["", "-wal", "-shm", "-journal"].map(|end| PathBuf::from(format!("/srv/caliber.db{end}")));
+        assert_eq!(settings.left_out, expected);
     }
 }
