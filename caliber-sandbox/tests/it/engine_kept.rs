@@ -70,8 +70,10 @@ fn a_call_finds_an_id_however_many_processes_are_kept() {
     let rig = Rig::with(|settings| {
         settings.places = 1;
         settings.zygotes = 2;
+        settings.spares = 0;
         settings.first_uid = IDS.end;
-        settings.uid_count = 3;
+        // The fewest that the settings may have.
+        settings.uid_count = 4;
     });
     for _ in 0..2 {
         for program in tools(&rig, 6) {
