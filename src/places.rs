@@ -34,8 +34,10 @@ impl SandboxChoice {
         }))
     }
 
-    /// The same, with the files of the database never part of a tool, although a source may lie around them.
-    pub(crate) fn leaving_out_database(mut self, database: &Path) -> Self {
+    /// The same, with the files of the database at this path never part of a tool, although a source may lie around them.
+    /// Opening an installation does it.
+    #[must_use]
+    pub fn leaving_out_database(mut self, database: &Path) -> Self {
         if let Self::Local(settings) = &mut self {
             settings
                 .left_out
