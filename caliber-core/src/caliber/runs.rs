@@ -12,7 +12,7 @@ use super::approvals::WantedApproval;
 use super::code_tools::no_sandbox;
 use super::ledger::OpenCall;
 use super::recorder::UnderWay;
-use super::{Caliber, Inner, sees};
+use super::{Caliber, Inner, sees, to_the_end};
 use crate::admission::{CodeToolFacts, Outcome, QuotaFact, RunCallerFact, RunPermit, Slot};
 use crate::approval::RequestedTool;
 use crate::clock::{Deadline, Timestamp};
@@ -122,15 +122,9 @@ impl Caliber {
             cancel,
         };
         // An owned task: a caller that goes away cannot leave a run without its record.
-        let outcome = tokio::spawn(run.run()).await;
+        let outcome = to_the_end(run.run()).await;
         drop(guard.disarm());
-        match outcome {
-            Ok(outcome) => outcome,
-            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            Err(error) => {
-                Err(Error::new(ErrorKind::Cancelled, "the runtime is shutting down").with_source(error))
-            }
-        }
+        outcome
     }
 }
 
